@@ -178,7 +178,7 @@ def show_help(_request: Request) -> int:
 def demo(request: Request) -> int:
     """Run the main example in this terminal; its exit code is ours."""
     if not DEMO.is_file():
-        raise SetUpError(f"{DEMO} is missing; is this a whole checkout? git status tells")
+        raise SetUpError(f"{DEMO} is missing; is the checkout complete? git status shows it")
     prepare("run", verbose=request.verbose)
     return run([str(PYTHON), str(DEMO), *request.arguments]).code
 

@@ -33,7 +33,7 @@ _NAMES = {GROUPS: "<group>", JOBS: "<job>"}
 _YAML_HEAD = """\
 # yaml-language-server: $schema=application.schema.json
 #
-# Every setting with its built-in default: a file to copy from, in which nothing needs to stand.
+# Every setting with its built-in default: a file to copy from; every setting is optional.
 # Made by: python config/reference.py
 """
 _YAML_GROUPS = """\

@@ -57,11 +57,11 @@ class OpenCqrsError(Exception):
 
 
 class TransientError(OpenCqrsError):
-    """Something that may pass by itself: the event is tried again after the back-off."""
+    """A temporary failure: the event is tried again after the back-off."""
 
 
 class NonTransientError(OpenCqrsError):
-    """Something that no second attempt can fix: the partition fails, or the event is parked and waits for a person."""
+    """A permanent failure, which no retry can fix: the partition fails, or the event is parked."""
 
 
 class TransactionEndedError(NonTransientError):
@@ -70,19 +70,19 @@ class TransactionEndedError(NonTransientError):
     code = "OCQ-228"
 
     may_be_kept = False
-    """Whether what was written before may be committed. Not if the end was refused, or all was rolled back."""
+    """Whether earlier writes may have been committed. Not if ending was refused, or everything was rolled back."""
 
 
 class FencedError(OpenCqrsError):
-    """Another processor has taken the partition over; nothing of this one's work was written."""
+    """Another processor has taken over the partition; nothing that this one did was stored."""
 
 
 class ExplainedError(OpenCqrsError):
     """A mistake that a person can fix.
 
     Args:
-        code: Stable identifier, ``OCQ-`` and three digits; the first digit names the room that raised it
-            (1 configuration, 2 processing, 3 adapters, 4 engines, 5 assembly and command line).
+        code: Stable identifier, ``OCQ-`` and three digits; the first digit names the area that raised it (1
+            configuration, 2 processing, 3 adapters, 4 engines, 5 assembly and command line).
         what: What is wrong, one sentence without a full stop.
         where: File with line and column, variable, argument or function. Empty when there is no place.
         fix: What to do about it. Empty when ``what`` says it all.
@@ -155,11 +155,11 @@ class DamagedFileError(EventFormatError):
 
 
 class IncompleteLineError(DamagedFileError):
-    """The last line of a file is not complete, although another file comes after it (OCQ-213): it may yet be."""
+    """The last line of a file is not complete, although another file follows (OCQ-213): it may still be completed."""
 
 
 class EventStoreError(ExplainedError):
-    """The event store or the database refuses what was asked of it (OCQ-3xx)."""
+    """The event store or the database refuses a request (OCQ-3xx)."""
 
 
 class DatabaseFileError(EventStoreError):
@@ -179,18 +179,18 @@ class OtherLogError(EventStoreError):
 
 
 class ProgressLostError(EventStoreError):
-    """Progress of a group that has begun is gone (OCQ-317)."""
+    """The progress of a group that has begun is lost (OCQ-317)."""
 
 
 class HandlersChangedError(ExplainedError):
-    """A group's code has changed, and it is not to continue with what the one before has built (OCQ-318, OCQ-319)."""
+    """A group's code has changed, and must not continue what the earlier code has built (OCQ-318, OCQ-319)."""
 
 
 class BeginningNeededError(OpenCqrsError):
-    """A claim has to know where partitions without progress start, and is made again with that.
+    """A claim needs to know where partitions without progress start, and is repeated with that.
 
     Attributes:
-        position: Where the group began, if that counts; ``None`` if it has to be determined.
+        position: Where the group began, if that applies; ``None`` if it has to be determined.
     """
 
     def __init__(self, position: int | None = None) -> None:
@@ -199,10 +199,10 @@ class BeginningNeededError(OpenCqrsError):
 
 
 class SequencesUncheckedError(OpenCqrsError):
-    """A claim has to compare the sequences of all events in the inbox, and is made again after that."""
+    """A claim needs the sequences of all events in the inbox compared first, and is repeated after that."""
 
     def __init__(self) -> None:
-        super().__init__("it is not known whether the events in the inbox are in the sequences of before")
+        super().__init__("it is not known whether the events in the inbox are still in the same sequences")
 
 
 class PreconditionFailedError(EventStoreError, TransientError):
@@ -222,7 +222,7 @@ class HandlerTimeoutError(ExplainedError, TransientError):
 
 
 class TasksLeftError(ExplainedError, NonTransientError):
-    """An async function has returned before tasks that it has begun (OCQ-242). No retry helps."""
+    """An async function has returned before the tasks that it started (OCQ-242). No retry helps."""
 
 
 class LazyResultError(ExplainedError, NonTransientError):
@@ -230,11 +230,11 @@ class LazyResultError(ExplainedError, NonTransientError):
 
 
 class CheckpointError(ExplainedError):
-    """A participant does not confirm what is durable, or a request makes no sense (OCQ-645 to OCQ-647)."""
+    """A participant does not confirm what is durable, or a request is invalid (OCQ-645 to OCQ-647)."""
 
 
 class InboxError(ExplainedError):
-    """An event cannot wait in the inbox, or what a person wants of it cannot be done. Nothing is lost."""
+    """An event cannot wait in the inbox, or a requested change of it is impossible. Nothing is lost."""
 
 
 class JobCancelledError(OpenCqrsError):
@@ -242,11 +242,11 @@ class JobCancelledError(OpenCqrsError):
 
 
 class JobError(ExplainedError, NonTransientError):
-    """A job cannot run as it is written, or what a person wants of it cannot be done (OCQ-66x). Nothing is lost."""
+    """A job cannot run as it is written, or a request for it is impossible (OCQ-66x). Nothing is lost."""
 
 
 class UnknownJobError(JobError):
-    """There is no job of a name (OCQ-667)."""
+    """No job has the name (OCQ-667)."""
 
 
 class KeyReusedError(JobError):
@@ -258,11 +258,11 @@ class ResetError(ExplainedError):
 
 
 class LayoutError(ExplainedError):
-    """A group cannot have other partitions (OCQ-615). Nothing was changed."""
+    """The partitions of a group cannot be changed (OCQ-615). Nothing was changed."""
 
 
 class LayoutChangedError(ExplainedError):
-    """A group has other partitions than those that were to be claimed (OCQ-616).
+    """The partitions of a group are no longer those that were to be claimed (OCQ-616).
 
     Attributes:
         group: Processing group.
@@ -274,23 +274,23 @@ class LayoutChangedError(ExplainedError):
 
     @classmethod
     def of(cls, group: str, partitions: Iterable[tuple[int, int]], claimed: str) -> LayoutChangedError:
-        """Return the error that ``claimed`` is not a partition of a group, which has others."""
-        what = f"the partitions of group '{group}' were changed: {claimed} is none of them any more"
-        error = cls("OCQ-616", what, f"group {group}", "start this process again")
+        """Return the error that ``claimed`` is no longer a partition of a group."""
+        what = f"the partitions of group '{group}' were changed: {claimed} is no longer one of them"
+        error = cls("OCQ-616", what, f"group {group}", "restart this process")
         error.group, error.partitions = group, tuple(partitions)
         return error
 
 
 class RebuildError(ExplainedError):
-    """A group cannot be rebuilt beside the live one (OCQ-630, OCQ-634 to OCQ-636). The live tables are as they were."""
+    """A group cannot be rebuilt beside the live one (OCQ-630, OCQ-634 to OCQ-636). The live tables are unchanged."""
 
 
 class RebuildWriteError(ExplainedError, NonTransientError):
-    """In a rebuild a handler writes outside of the new tables (OCQ-634). Nothing of that is kept."""
+    """In a rebuild a handler writes outside of the new tables (OCQ-634). These writes are not kept."""
 
 
 class RebuildUnderWayError(ExplainedError):
-    """A group cannot be run for now, as it is being rebuilt (OCQ-632, OCQ-633)."""
+    """A group cannot run now, as it is being rebuilt (OCQ-632, OCQ-633)."""
 
 
 class SwapUnderWayError(RebuildUnderWayError):
@@ -298,7 +298,7 @@ class SwapUnderWayError(RebuildUnderWayError):
 
 
 class InboxChangedError(OpenCqrsError):
-    """Events in the inbox are not as they were read any more: a person has changed them. They are read again."""
+    """Events in the inbox were changed by a person after they were read. They are read again."""
 
 
 class EngineError(ExplainedError):
@@ -318,11 +318,11 @@ class AssemblyError(ExplainedError):
 
 
 class WaitTimedOutError(ExplainedError):
-    """What was asked for is recorded, but was not so in time."""
+    """A request was not carried out in time. It stays recorded."""
 
 
 class NotReachedError(ExplainedError):
-    """What is waited for does not happen unless a person does something first (OCQ-542, OCQ-543)."""
+    """The wait cannot end unless a person acts first (OCQ-542, OCQ-543)."""
 
 
 class OnStartError(AssemblyError):
@@ -330,4 +330,4 @@ class OnStartError(AssemblyError):
 
 
 class AssemblyErrors(SeveralErrors, AssemblyError):  # noqa: N818 as above
-    """All that keeps an application from starting, together."""
+    """Everything that keeps an application from starting, together."""

@@ -1,4 +1,4 @@
-"""What is answered over HTTP: JSON without secrets, and why there is no answer."""
+"""Answers over HTTP: JSON without secrets, and why there is no answer."""
 
 from __future__ import annotations
 

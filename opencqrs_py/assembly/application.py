@@ -69,18 +69,18 @@ DEFAULT_TIMEOUT = 60.0  # seconds that a wait for progress lasts at most
 class Application:
     """An application: settings, handlers, and the parts assembled from both.
 
-    As a context manager it starts nothing. At the end of the block it stops, and closes what it has opened, databases
-    in memory included. It handles no signals: those are its host's.
+    As a context manager it starts nothing. At the end of the block it stops, and closes what it has opened, including
+    in-memory databases. It handles no signals: that is up to its host.
 
     Args:
         settings: A configuration that was loaded, or a mapping of properties (dotted keys or nested) that serve as
             defaults below environment variables.
         handlers: Modules, or decorated functions and classes of importable modules; or what was found in a project.
-        project: Folder that relative database files are seen from.
+        project: Folder to which paths of database files are relative.
         spark: A Spark session of the program's own, for the groups that run on Spark. It is left open at the end.
             Without one, the session that is active in the process is used, else one is opened as settings say.
-        log_warnings: Whether what ``configuration.warnings`` has at first is logged, and which databases a start has
-            made; not if the caller shows it.
+        log_warnings: Whether to log the initial ``configuration.warnings``, and which databases a start has created; no
+            if the caller shows them.
 
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.
@@ -144,10 +144,10 @@ class Application:
         Args:
             path: The folder.
             profiles: Active profiles.
-            overrides: ``key=value`` pairs that win over everything else.
+            overrides: ``key=value`` pairs that override everything else.
             environ: Environment variables; ``None`` for the process's own.
             spark: A Spark session of the program's own.
-            log_warnings: As of ``Application``.
+            log_warnings: As for ``Application``.
         """
         found = read_project(Path(path).resolve(), profiles=profiles, overrides=overrides, environ=environ)
         modules = modules_in(found.scan, found.named_at)
@@ -157,14 +157,14 @@ class Application:
 
     @locked_cached_property
     def container(self) -> ApplicationContainer:
-        """The assembly container, still without groups: the event store can be used before any handler is right."""
+        """The assembly container, still without groups: the event store can be used before all handlers are valid."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
         return assemble(self.blueprint, self._life.stores)
 
     @locked_cached_property
     def _container_without_modules(self) -> ApplicationContainer:
-        """The container for a look at progress that imports none of the user's modules."""
+        """The container for reading progress without importing the user's modules."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
         return assemble(replace(self.blueprint, modules=UserModules(())), self._life.stores)
@@ -182,7 +182,7 @@ class Application:
     def groups(self) -> tuple[EffectiveGroup, ...]:
         """The effective settings of every group that has a handler, under the name that its handlers give it.
 
-        Now that the names are known, so is which group a setting means in any spelling.
+        Once the names are known, each setting is matched to its group, in any spelling.
         """
         if self._scan is not None:
             self._scan.check(self.project)
@@ -198,7 +198,7 @@ class Application:
         return (*of_handlers, *of_jobs)
 
     def _bind(self, found: Discovered) -> tuple[JobEvents, ...]:
-        """Bind the settings for what code has, and return which events start which jobs; these have groups, too."""
+        """Bind the settings to the groups and jobs of code; return which events start which jobs, in own groups."""
         jobs = {job.name: job.place for job in found.jobs}
         bound = self.configuration.for_code(found.places, jobs)
         triggers = event_triggers(bound)
@@ -215,20 +215,20 @@ class Application:
         return self.container.event_store()
 
     def missing_files(self) -> dict[str, tuple[str, str]]:
-        """Return by setting the files of SQLite that a start would make, each with the origin of the setting."""
+        """Return the SQLite files that a start would create, by setting, each with the setting's origin."""
         return missing_files(self.blueprint.database, self.container.event_store_choice())
 
     def take_new_tables(self) -> dict[str, tuple[str, str]]:
-        """Return the databases on servers in which this process has made tables, by setting; each is returned once."""
+        """Return the server databases in which this process has created tables, by setting; each is returned once."""
         return take_new_tables(self.blueprint.database, self.container.event_store_choice(), self._life.stores)
 
     def report_new_databases(self) -> None:
-        """Have starts log which databases they have made, whatever ``log_warnings`` is."""
+        """Have starts log which databases they have created, whatever ``log_warnings`` is."""
         self.container.event_store_choice()  # an error in modules is raised now, before the first line of the log
         self._reports_new_databases = True
 
     def missing_database(self) -> tuple[str, str] | None:
-        """Return the SQLite file of ``database.url``, if it is not there, and the origin of the setting."""
+        """Return the SQLite file of ``database.url``, if it does not exist, and the origin of the setting."""
         return missing_files(self.blueprint.database, None).get("database.url")
 
     def conditions(self) -> list[Decision]:
@@ -320,7 +320,7 @@ class Application:
         *,
         jobs: bool,
     ) -> None:
-        """Make what runs, and what answers over HTTP. Nothing is started yet."""
+        """Create what runs, and the HTTP server. Nothing is started yet."""
         with self._reporting(observer) as reporting:
             serving = self._life.serving = self._made_serving()
             watching = reporting if serving is None else Observers([serving.counting, reporting])
@@ -341,7 +341,7 @@ class Application:
 
     @contextmanager
     def _reporting(self, observer: Observer) -> Iterator[Observer]:
-        """Log which databases a start has made, also if it fails; yield the observer that does so at each claim."""
+        """Log which databases a start has created, also if it fails; yield the observer that does so at each claim."""
         if not self._reports_new_databases:
             yield observer
             return
@@ -370,7 +370,7 @@ class Application:
                 raise
 
     def _made_serving(self) -> Serving | None:
-        """Return what answers over HTTP, ``None`` if nothing is to."""
+        """Return the HTTP server, ``None`` if none is wanted."""
         if self.configuration.settings.http.bind is None:
             return None
         from opencqrs_py.assembly.serving import Served, Serving  # noqa: PLC0415 only if it is wanted
@@ -394,17 +394,18 @@ class Application:
         """Finish the events in hand, for at most ``patience`` seconds in all, and release everything.
 
         Also closes what parts have opened outside of a run, and the connections to databases and to the event store
-        that settings name; the next use makes or opens them again. A database in memory, which would end, stays open.
+        that settings name; the next use opens them again. An in-memory database stays open, as closing would delete it.
         May be called from any thread, from ``atexit``, and again.
 
-        In a fork of the process that has called ``start`` nothing happens: what runs is not the fork's.
+        Does nothing in a fork of the process that called ``start``: the processors are not the fork's.
         """
         self._life.stop(patience)
 
     def check(self) -> None:
         """Raise what has ended an engine, or what leads its partitions, since ``start``; return if nothing has.
 
-        ``run`` does so by itself. A program that calls ``start`` asks now and then, such as at each liveness probe.
+        ``run`` does so itself. A program that calls ``start`` should call this regularly, such as at each liveness
+        probe.
 
         Raises:
             AssemblyError: OCQ-511 in a fork of the process that has called ``start``, which cannot know.
@@ -429,26 +430,26 @@ class Application:
         verbose: bool = False,
         jobs: bool | None = None,
     ) -> RunResult:
-        """Start the processors and stay until they are done, failed, or interrupted.
+        """Start the processors, and block until they are done, failed, or interrupted.
 
         Args:
             groups: As for ``start``.
             observer: Sees what happens.
             until_caught_up: End when every partition has reached the head of the store.
             verbose: Whether Spark's own log is shown.
-            jobs: As for ``start``; with ``until_caught_up`` ``None`` is no. Runs that are due are waited for then.
+            jobs: As for ``start``; with ``until_caught_up``, ``None`` means no; runs that are due are waited for then.
 
         Raises:
-            KeyboardInterrupt: After a clean stop; ``last_result`` says how the run has ended.
+            KeyboardInterrupt: After a clean stop; ``last_result`` is how the run ended.
         """
         jobs = False if until_caught_up and jobs is None else jobs
         self._start(groups, observer, verbose=verbose, jobs=jobs, until_caught_up=until_caught_up)
         return self._life.stay(until_caught_up=until_caught_up)
 
     def keeping_resources(self) -> AbstractContextManager[None]:
-        """Return a block at whose end the project's resources are closed, instead of at a stop within it.
+        """Return a context manager that closes the project's resources at its end, instead of at a stop within it.
 
-        After a ``run`` in it, ``status`` uses what was made for the run, and opens and makes nothing again.
+        After a ``run`` in it, ``status`` reuses what the run has opened.
         """
         return self._life.keeping_resources()
 
@@ -458,13 +459,13 @@ class Application:
         return self._life.last_result
 
     def status(self, groups: Sequence[str] = ()) -> list[GroupStatus]:
-        """Return how far each group is, also from another process than the one that runs it.
+        """Return how far each group is, from any process.
 
-        Groups that run in this process answer themselves, so they do so while the database is unavailable, too; the
+        Groups that run in this process need no database for this, so they are known even while it is unavailable; the
         head is then the newest position that one of them has reached.
 
         Args:
-            groups: Names of the groups to look at; empty for all.
+            groups: Names of the groups; empty for all.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
@@ -478,13 +479,13 @@ class Application:
         return overview.recorded(overview.statuses(chosen, look, source))
 
     def health(self, groups: Sequence[str] = ()) -> Health:
-        """Return whether all is well with groups and jobs, also from another process than the one that runs them.
+        """Return whether all is well with groups and jobs, from any process.
 
-        A group that is stopped on purpose is well; one that is to run and that no process runs is not. Events that wait
-        in the inbox, or were skipped, do not count: ``status`` has them.
+        A group that is stopped on purpose is healthy; one that should run but that no process runs is not. Events that
+        wait in the inbox, or were skipped, do not matter here: ``status`` has them.
 
         Args:
-            groups: Names of the groups to look at; empty for all, and all jobs.
+            groups: Names of the groups; empty for all, and all jobs.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
@@ -506,7 +507,7 @@ class Application:
             return Health(unavailable=line)
 
     def job_health(self) -> tuple[JobHealth, ...]:
-        """Return whether all is well with jobs, by name; nothing is imported or asked if there are none.
+        """Return whether all is well with jobs, by name; nothing is imported or queried if there are none.
 
         Of jobs whose runs are recorded in memory, only the process that runs them can tell whether one does.
         """
@@ -536,13 +537,13 @@ class Application:
     ) -> int:
         """Wait until groups have stored their progress up to a position, whichever process runs them.
 
-        Then their read models hold what its handlers have written for the event there and for all before it. An event
-        that was skipped or waits in the inbox counts as done. May be called from many threads at once; asynchronous
-        code calls it by ``asyncio.to_thread``.
+        Then their read models contain what handlers wrote for that event and all before it. An event that was skipped
+        or waits in the inbox counts as done. May be called from many threads at once; asynchronous code calls it by
+        ``asyncio.to_thread``.
 
         Args:
             group: Name of the group, or of several.
-            position: Position of an event, which may still be to come; or an event's id; ``None``: the newest event.
+            position: Position of an event, which may not exist yet; or an event's id; ``None``: the newest event.
             timeout: Longest wait in seconds.
             source: Source of the event whose id is given, if events of several sources have it.
 
@@ -550,9 +551,9 @@ class Application:
             The position.
 
         Raises:
-            NotReachedError: OCQ-542 at once, if a partition that is not there yet has failed or is stopped, or no
-                process runs it, and if its progress is beyond the end of the log, so of another one; OCQ-543, if no
-                event has the id.
+            NotReachedError: OCQ-542 at once, if a partition that has not reached it has failed or is stopped, or no
+                process runs it, and if its progress is beyond the end of the log, so belongs to another log; OCQ-543,
+                if no event has the id.
             WaitTimedOutError: OCQ-536, if the time is over.
             AssemblyError: OCQ-509 for a name that is not a group, OCQ-544 if events of several sources have the id.
             ValueError: If the position is less than 0, or there is no group.
@@ -575,7 +576,7 @@ class Application:
         return Watched(self._hasten)
 
     def _hasten(self, group: str) -> None:
-        """Have progress of a group that runs in this process be stored without delay: somebody waits for it."""
+        """Have a group that runs in this process store its progress without delay: a caller waits for it."""
         processors = self._life.running
         if processors is not None:
             processors.hasten(group)
@@ -606,13 +607,13 @@ class Application:
         return self._job_assembly().jobs(self._runner)
 
     def run_job(self, name: str, ids: Sequence[JobId] | None = None, timeout: float | None = None) -> JobRun:
-        """Run a job on the thread of the caller, whether or not the application runs, and return how that has ended.
+        """Run a job on the caller's thread, whether or not the application runs, and return how the run ended.
 
         The rules for overlaps apply in all processes: the run may be skipped, or wait. It has transactions of its own.
 
         Args:
             name: Name of the job, in any spelling.
-            ids: What it is to run for, at least one; ``None``: all that applies.
+            ids: Ids to run it for, at least one; ``None``: all that applies.
             timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
 
         Raises:
@@ -638,7 +639,7 @@ class Application:
                 self._life.spark.close(DONE_PATIENCE)
 
     def _named_in_code(self) -> None:
-        """Bind the settings to the groups and jobs that there are."""
+        """Bind the settings to the existing groups and jobs."""
         _ = self.groups
 
     def _runner(self) -> JobRunner | None:
@@ -671,7 +672,7 @@ class Application:
 
     @property
     def rebuilds(self) -> Rebuilds:
-        """What builds groups again beside those that run, and swaps both."""
+        """What builds groups again beside the running ones, and swaps both."""
         from opencqrs_py.assembly.rebuilds import Rebuilds  # noqa: PLC0415 loads SQLAlchemy, as the next one
         from opencqrs_py.assembly.shadow_run import ShadowRun  # noqa: PLC0415
 
@@ -681,13 +682,13 @@ class Application:
         return Rebuilds(groups, self._group_containers, self.container, self.blueprint, beside, self.control)
 
     def _complete_rebuilds(self, chosen: Sequence[EffectiveGroup]) -> None:
-        """Complete what a rebuild has begun to swap, and whose process was killed."""
+        """Complete swaps of rebuilds whose process was killed."""
         database = self.container.database()
         if database is not None and database.dialect.swaps_in_steps:
             self.rebuilds.complete([group.name for group in chosen])
 
     def _overview(self, names: Sequence[str] = ()) -> Overview:
-        """Return a look at the groups; without any import, if the files name all groups, those of a caller, too."""
+        """Return an overview of the groups; imports nothing if the files name all groups, including the caller's."""
         from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
         from opencqrs_py.assembly.overview import Overview  # noqa: PLC0415 as above
 
@@ -707,26 +708,28 @@ class Application:
         if not self.groups and not may_be_none:
             fix = 'decorate a function with @event_handling("…") in a module of the project'
             if self.blueprint.discover().jobs:
-                fix = f"add --jobs, which runs the jobs that there are; or {fix}"
+                fix = f"add --jobs to run the existing jobs; or {fix}"
             raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
         chosen = groups_named(names, self.groups) if names else [s for s in self.groups if _starts(s.life_cycle)]
         if not chosen and not may_be_none:
             fix = "name groups to start, or set life-cycle.auto-start: true"
-            raise AssemblyError("OCQ-508", "no group starts by itself: auto-start is off for all", fix=fix)
+            raise AssemblyError("OCQ-508", "no group starts automatically: auto-start is off for all", fix=fix)
         return chosen
 
 
 def _check_arguments(settings: object, handlers: object) -> None:
-    """Raise ``TypeError`` for what is easily taken for settings or handlers and is neither."""
+    """Raise ``TypeError`` for values that are easily mistaken for settings or handlers."""
     if settings is not None and not isinstance(settings, Configuration | Mapping):
         raise TypeError(
-            f"settings are a mapping or a loaded Configuration, got {settings!r}; "
+            f"settings must be a mapping or a loaded Configuration, got {settings!r}; "
             "to open a folder with its settings and handlers, write Application.from_project(folder)"
         )
     if isinstance(handlers, UserModules):
         return
     if isinstance(handlers, str) or not isinstance(handlers, Iterable):
-        raise TypeError(f"handlers are a list of modules, functions and classes, got {handlers!r}; write handlers=[…]")
+        raise TypeError(
+            f"handlers must be a list of modules, functions and classes, got {handlers!r}; write handlers=[…]"
+        )
 
 
 def _log_each(warnings: Iterable[ConfigurationWarning]) -> None:
@@ -742,5 +745,5 @@ def _said(warning: ConfigurationWarning) -> tuple[str, str]:
 
 
 def _starts(life_cycle: LifeCycleSettings) -> bool:
-    """Return whether a group starts by itself; where the project has controllers, that is for them to say."""
+    """Return whether a group starts automatically; where the project has controllers, they decide."""
     return life_cycle.auto_start or life_cycle.controller_registration is not None

@@ -23,13 +23,13 @@ from opencqrs_py.processing.ports import EventSource, ProgressTracker
 from opencqrs_py.processing.positions import newest_in
 from opencqrs_py.processing.reaching import WatchedGroup, reached
 
-_FIRST_LOOK_SECONDS = 0.05  # until the first check whether it may take for ever: most waits are over by then
-_LOOK_SECONDS = 0.5  # between two such looks
+_FIRST_LOOK_SECONDS = 0.05  # until the first check whether the wait may never end: most waits are over by then
+_LOOK_SECONDS = 0.5  # between two such checks
 _SWAP_SECONDS = 10.0  # for which no process may run a group whose tables are swapped, or just were
 
 
 class SeenProgress(Protocol):
-    """How many positions a group has stored, as a thread that waits sees it: a ``HeadWatcher`` in production."""
+    """How many positions a group has stored, as seen by a waiting thread: a ``HeadWatcher`` in production."""
 
     @property
     def head(self) -> int:
@@ -38,7 +38,7 @@ class SeenProgress(Protocol):
 
     @property
     def refusal(self) -> BaseException | None:
-        """Why that cannot be seen, other than an outage."""
+        """Why the progress cannot be read, other than an outage."""
         ...
 
     def wait_beyond(self, position: int, seconds: float) -> None:
@@ -57,10 +57,10 @@ class _Shared:
 
 
 class Watched:
-    """The groups whose progress threads of this process wait for: one watch for each group, however many threads.
+    """The groups whose progress this process waits for: one watch per group, shared by all waiting threads.
 
     Args:
-        hasten: Has processes store progress without delay, as far as they are in this one.
+        hasten: Has groups that run in this process store their progress without delay.
     """
 
     def __init__(self, hasten: Callable[[str], None]) -> None:
@@ -90,7 +90,7 @@ class Watched:
     def renew(self, tracker: ProgressTracker, group: str, seen: SeenProgress) -> None:
         """Make the next caller open its own watch: ``seen`` is progress that has gone back, as by a reset.
 
-        Those who share it still see what follows.
+        The callers that share it still see later progress.
         """
         key = (id(tracker), group)
         with self._lock:
@@ -100,7 +100,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Awaiting:
-    """Waits for groups.
+    """Waits for the progress of groups.
 
     Attributes:
         overview: The groups.
@@ -130,13 +130,13 @@ class Awaiting:
             return newest_in(self.source)
         if not isinstance(position, str):
             if position < 0:
-                raise ValueError(f"a position is at least 0, not {position}")
+                raise ValueError(f"a position must be at least 0, not {position}")
             return position
         found = find_event(self.source, position, source)
         if not found:
             of = f" of source '{source}'" if source else ""
             what = f"the event store has no event with the id '{position}'{of}"
-            fix = "wait after the append has returned; look at opencqrs events list"
+            fix = "wait only after the append has returned; see opencqrs events list"
             raise NotReachedError("OCQ-543", what, self._store, fix)
         if len(found) > 1:
             sources = ", ".join(f"'{each.source}' (position {each.position})" for each in found[:10])
@@ -155,8 +155,8 @@ class Awaiting:
 
         Raises:
             NotReachedError: OCQ-542, if a partition has failed, is stopped, or no process runs it; or if its progress
-                is of another log, which reached further.
-            WaitTimedOutError: OCQ-536, with the partitions that are not there yet.
+                belongs to another, longer log.
+            WaitTimedOutError: OCQ-536, with the partitions that have not reached it.
         """
         end = self.now() + timeout
         for settings in groups:
@@ -165,7 +165,7 @@ class Awaiting:
                 raise _timed_out(settings.name, position, timeout, waiting)
 
     def _wait(self, settings: EffectiveGroup, position: int, end: float, newest: int) -> list[str]:
-        """Wait until then; return why partitions of the group are not there, empty if they all are."""
+        """Wait until ``end``; return why partitions have not reached the position, empty if all have."""
         tracker = self.overview.parts[settings.name].tracker()
         while (stored := reached(tracker, settings.name) - 1) < position:
             with self.watched.progress(tracker, settings.name) as progress:
@@ -215,7 +215,7 @@ class Awaiting:
         return []
 
     def _look(self, settings: EffectiveGroup, tracker: ProgressTracker, position: int) -> list[str]:
-        """Return why partitions are not there yet, empty if they all are; raise if one cannot get there."""
+        """Return why partitions have not reached the position, empty if all have; raise if one cannot reach it."""
         self.check()
         try:
             look = self.overview.look([settings], self.source, self.running())
@@ -248,7 +248,7 @@ def _may_be_swapped(group: str, tracker: ProgressTracker) -> bool:
 
 
 def _unseen(standing: Standing, tracker: ProgressTracker) -> tuple[str, str] | None:
-    """Return that the progress of a group cannot be seen from here."""
+    """Return the reason and the fix, if the progress of a group cannot be read from here."""
     if standing.led or standing.status is not None or not isinstance(tracker, InMemoryProgressTracker):
         return None
     return "its progress is in the memory of the process that runs it", "wait there, or set progress.tracking: sql"
@@ -278,4 +278,4 @@ def _state(standing: Standing) -> str:
 def _timed_out(group: str, position: int, timeout: float, waiting: list[str]) -> WaitTimedOutError:
     shown = "; ".join(waiting[:5]) + ("; …" if len(waiting) > 5 else "")
     what = f"group '{group}' has not stored position {position} after {timeout:g} s: partition {shown}"
-    return WaitTimedOutError("OCQ-536", what, f"group {group}", "look at opencqrs status, or wait for longer")
+    return WaitTimedOutError("OCQ-536", what, f"group {group}", "look at opencqrs status, or wait longer")

@@ -72,7 +72,7 @@ class Blueprint:
         modules: Where the handlers are.
         database: Settings of the read models' database and of the event store.
         events: Settings for reading stored events.
-        api_token: What EventSourcingDB asks for.
+        api_token: The token for EventSourcingDB.
         mapping: The table of another system that is the event store, ``None`` for a store of ours.
         clock_ref: Provider of the clock; ``None`` when settings name none.
         secrets: Secret values of the settings, which no message must show.
@@ -129,7 +129,7 @@ class Blueprint:
 
 
 _discoveries: dict[UserModules, Discovered] = {}
-_imports: dict[UserModules, tuple[object, ...]] = {}  # by which import each module was there when it was looked at
+_imports: dict[UserModules, tuple[object, ...]] = {}  # the import of each module as of the last discovery
 
 
 def _imports_of(modules: UserModules) -> tuple[object, ...]:
@@ -166,15 +166,17 @@ def modules_of(handlers: Sequence[Any]) -> UserModules:
     """
     for each in handlers:
         if not isinstance(each, ModuleType | type) and not callable(each):
-            raise TypeError(f"handlers are modules, functions and classes, got {each!r}; import it, and give that")
+            raise TypeError(
+                f"handlers must be modules, functions or classes, got {each!r}; import it and pass the imported object"
+            )
     homes = [each.__name__ if isinstance(each, ModuleType) else home_of(each) for each in handlers]
     if "__main__" in homes:
         what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"
         fix = "put them into a module of their own and import it"
         raise AssemblyError("OCQ-513", what, str(getattr(sys.modules["__main__"], "__file__", "__main__")), fix)
     if unknown := next((home for home in homes if home not in sys.modules), None):
-        what = f"the module '{unknown}' was not imported as others are: it is not in sys.modules"
-        fix = "import it by its name; or enter it there before its code runs: sys.modules[module.__name__] = module"
+        what = f"the module '{unknown}' was not imported in the usual way: it is not in sys.modules"
+        fix = "import it by its name; or register it there before its code runs: sys.modules[module.__name__] = module"
         raise AssemblyError("OCQ-513", what, fix=fix)
     references = frozenset(
         f"{home}:{EVERYTHING}" if isinstance(each, ModuleType) else reference_of(each, sys.modules[home])
@@ -200,14 +202,14 @@ _NAMED_FIX = (
     "give the file and its folders names without a dot that no other module has, or name it in discovery.exclude"
 )
 _NAME_FIX = "name modules as an import does, such as shop.handlers for shop/handlers.py, or leave the setting out"
-_UNTANGLE = "let one of the two modules not import the other: put what both need into a third one"
+_UNTANGLE = "break the cycle: move what both modules need into a third one"
 _OURS = Path(__file__).parents[1]
 
 
 def import_modules(
     names: Sequence[str], roots: Iterable[Path], expected: Mapping[str, str] | None = None, named_at: str = ""
 ) -> list[ModuleType]:
-    """Import the user's modules from some folders; of each the file is expected that is known on this machine.
+    """Import the user's modules from some folders; each has to come from the file that is known on this machine.
 
     Raises:
         HandlerSignatureError: If a decorator refuses what it is given.
@@ -231,9 +233,9 @@ def import_modules(
         except ExplainedError as error:
             where = error.where
             cause = one_line(error.__cause__) if error.__cause__ else error.what
-            if error.fix == _UNTANGLE:  # each module of the circle fails, in a line of the other
+            if error.fix == _UNTANGLE:  # each module of the cycle fails, in a line of the other
                 cause = where = _UNTANGLE
-            errors.setdefault((cause, where), error)  # who imports a broken module fails like it
+            errors.setdefault((cause, where), error)  # importers of a broken module fail like it
     raise_together(errors.values())
     return modules
 
@@ -293,14 +295,14 @@ def _raised_at(error: BaseException, roots: Sequence[str]) -> str:
 
 
 def _check_place(module: ModuleType, roots: Sequence[str], expected: str) -> None:
-    """Refuse a module that another of the same name hides, such as ``calendar``."""
+    """Refuse a module that another of the same name shadows, such as ``calendar``."""
     file = getattr(module, "__file__", None)
     if expected and Path(expected).exists():
         hidden = not file or Path(file).resolve() != Path(expected).resolve()
     else:
         hidden = any(roots) and not any(_lies_in(file, root) for root in roots)
     if hidden:
-        what = f"module '{module.__name__}' of the project is hidden by another one of that name"
+        what = f"module '{module.__name__}' of the project is shadowed by another module of that name"
         raise AssemblyError("OCQ-512", what, file or "built in", "give the project's file another name")
 
 
@@ -311,8 +313,8 @@ def _lies_in(file: str | None, root: str) -> bool:
 class ProjectResources:
     """Every ``providers.Resource`` of the project's containers, as one application opens and closes them.
 
-    Applications of one process that share containers share them, too. ``forget_parts`` has the application's parts made
-    again when they are used next.
+    Applications of one process that share containers share them, too. ``forget_parts`` has the application's parts
+    created again on their next use.
     """
 
     def __init__(self, blueprint: Blueprint, forget_parts: Callable[[], None]) -> None:
@@ -323,7 +325,7 @@ class ProjectResources:
         blueprint.forget_outdated()
 
     def use(self) -> None:
-        """Remember whose containers the parts are made of that are made now."""
+        """Remember from which containers the new parts are made."""
         self._found = self._found or self._blueprint.discover()
 
     def renew(self) -> None:
@@ -344,14 +346,14 @@ class ProjectResources:
     def close(self, in_hand: Sequence[SupervisedPartition]) -> None:
         """Close what is open, also what parts have opened when they were made, unless others may still use it.
 
-        As long as handlers have not returned yet, those of the partitions ``in_hand``, nothing is closed.
+        Nothing is closed while handlers of the partitions ``in_hand`` have not returned.
         """
         found = self._blueprint.discovered
         if found is None:
             return
         if in_hand and found.injector.has_resources:
             shown = ", ".join(f"{each.group} {each.partition}" for each in in_hand)
-            _log.warning("resources stay open: events are still in hand (%s); another stop() closes them", shown)
+            _log.warning("resources stay open: handlers are still running (%s); another stop() closes them", shown)
             return
         was_user, self._is_user = self._is_user, False
         if found.injector.close_resources(was_user=was_user):

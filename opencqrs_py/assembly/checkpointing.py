@@ -12,7 +12,7 @@ from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.participation import Participation
 
 MODE = "checkpointing.mode"
-IN_MEMORY = "has its progress in memory, which workers of Spark do not share"
+IN_MEMORY = "keeps its progress in memory, which Spark workers do not share"
 
 
 def checkpoint_rule_of(settings: EffectiveGroup, tracking: Decision) -> CheckpointRule:
@@ -30,7 +30,7 @@ def checkpoint_rule_of(settings: EffectiveGroup, tracking: Decision) -> Checkpoi
 
 
 def decide_checkpointing(settings: EffectiveGroup, checkpointing: Participation) -> Decision:
-    """Tell when the progress of a group with participants is stored, and why."""
+    """Decide when the progress of a group with participants is stored, and why."""
     names = tuple(participant.name for participant in checkpointing.participants)
     is_set = ("checkpointing", "mode") in settings.set_leaves
     only = checkpointing.others.usual is None

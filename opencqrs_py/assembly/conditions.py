@@ -1,6 +1,6 @@
 """Conditions: what is chosen where settings leave a choice, each with its candidates and its reason.
 
-Providers of the project's containers can take the place of a part.
+Providers of the project's containers can replace a part.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ def undecided(group: str, subject: str, error: ExplainedError, candidates: tuple
 
 def ignored_variables(names: tuple[str, ...]) -> list[Decision]:
     """Return the decision to ignore environment variables that Kubernetes sets; none if there are none."""
-    reason = "their names and values are those that Kubernetes sets for a Service"
+    reason = "Kubernetes sets them for a Service"
     return [Decision("", "environment variables", f"{len(names)} ignored", reason, names)] if names else []
 
 
 def decide_controller(settings: EffectiveGroup, injector: ContainerInjector, tracking: Decision) -> Decision:
-    """Decide who starts and stops a group.
+    """Decide what starts and stops a group.
 
-    The injector knows the providers of lock registries, too. Leases stand in the database of the progress, if that is
-    where ``tracking`` says that it is kept.
+    The injector knows the providers of lock registries, too. Leases are stored in the progress database, if
+    ``tracking`` says that there is one.
 
     Source:
         OpenCQRS life-cycle inference; decisions K10 (a lock registry that is named is used, an ambiguous one is an
@@ -114,7 +114,7 @@ def _by_candidates(
         reason = f"{'set, and ' if setting else ''}exactly one lock registry is registered, {registries[0]}"
         return Decision(name, path, ELECTION, reason, candidates, setting, provider=registries[0])
     if tracking.choice == Tracking.SQL.value and not tracking.provider:
-        reason = f"{'set, and ' if setting else ''}leases stand in the database of the progress"
+        reason = f"{'set, and ' if setting else ''}leases are stored in the progress database"
         return Decision(name, path, ELECTION, reason, candidates, setting)
     if not tracking.choice:
         return Decision(name, path, "", f"{tracking.subject} is not decided")
@@ -124,7 +124,7 @@ def _by_candidates(
 
 
 def checked(decision: Decision, name: str, injector: ContainerInjector, wanted: type | None = None) -> Decision:
-    """Return the decision for the provider ``name``, or that it cannot be it."""
+    """Return the decision for the provider ``name``, or the error that it cannot be used."""
     try:
         injector.check(name, decision.setting, wanted)
     except ExplainedError as error:
@@ -139,7 +139,7 @@ def _several_registries(group: str, registries: Sequence[str]) -> AssemblyError:
 
 
 def _no_leases(group: str) -> AssemblyError:
-    what = "life-cycle.controller is leader_election, but the progress is not in a database, where leases could stand"
+    what = "life-cycle.controller is leader_election, but leases need progress in a database"
     fix = "set progress.tracking: sql, or life-cycle.controller: application_context"
     return AssemblyError("OCQ-505", what, f"group {group}", fix)
 
@@ -147,7 +147,7 @@ def _no_leases(group: str) -> AssemblyError:
 def decide_batch(
     settings: EffectiveGroup, *, transactional: bool, size: int, in_tables: bool = False, in_frames: bool = False
 ) -> Decision:
-    """Tell how many events share a transaction, and why."""
+    """Decide how many events share a transaction, and why."""
     path = "processing.batch-size"
     if settings.processing.batch_size is not None:
         return Decision(settings.name, path, str(size), "set", setting=path)
@@ -175,14 +175,14 @@ def waits(settings: EffectiveGroup) -> bool:
 
 
 def unfit_for_parking(settings: EffectiveGroup, tracking: Decision) -> Iterator[AssemblyError]:
-    """Yield an error, OCQ-604, if events are to wait and the progress is where workers of Spark do not see it."""
+    """Yield an error, OCQ-604, if events are to wait and the progress is where Spark workers do not see it."""
     in_memory = tracking.choice == Tracking.IN_MEMORY.value and not tracking.provider
     if waits(settings) and in_memory and settings.processing.engine is Engine.SPARK:
-        yield no_inbox(settings, "the progress is in memory, which workers of Spark do not share")
+        yield no_inbox(settings, "the progress is in memory, which Spark workers do not share")
 
 
 def no_inbox(settings: EffectiveGroup, reason: str) -> AssemblyError:
-    """Return the error, OCQ-604, that events of a group are to wait, and there is no inbox for them."""
+    """Return the error, OCQ-604, that events of a group are to wait, but there is no inbox for them."""
     scheduled = settings.processing.mode is Mode.SCHEDULED
     what = f"events are to {'wait' if scheduled else 'be parked'} in an inbox beside the progress, and {reason}"
     otherwise = (
@@ -210,7 +210,7 @@ def unfit_for_frames(settings: EffectiveGroup, place: str) -> Iterator[AssemblyE
         what = f"{whose}, and is scheduled: a range has no batches"
         yield AssemblyError("OCQ-541", what, place, f"set {path}.processing.mode: streaming")
     if settings.processing.handler_timeout != inf:
-        what = f"{whose}, and processing.handler-timeout is set: a call on the driver cannot be given up"
+        what = f"{whose}, and processing.handler-timeout is set: a call on the driver cannot be abandoned"
         yield AssemblyError("OCQ-541", what, place, f"set {path}.processing.handler-timeout: infinite")
 
 
@@ -241,16 +241,16 @@ def _merged(same: Sequence[ExplainedError]) -> ExplainedError:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part whose place a provider of its protocol may take.
+    """A part that a provider of its protocol may replace.
 
     Attributes:
-        name: How messages call it, with its article.
-        subject: How decisions call it.
+        name: Its name in messages, with the article.
+        subject: Its name in decisions.
         protocol: What has to be provided.
         reference: The setting that names a provider.
-        setting: The setting that says what it is otherwise; empty if there is none.
-        declared: Whether what is made must derive from the protocol, unless a setting names its provider. A class of
-            quite another purpose may have the one or two methods of a small protocol.
+        setting: The setting that determines it otherwise; empty if there is none.
+        declared: Whether what is made must derive from the protocol, unless a setting names its provider. A class with
+            an unrelated purpose may have the one or two methods of a small protocol.
     """
 
     name: str
@@ -261,7 +261,7 @@ class Part:
     declared: bool = False
 
     def unless_set(self, reason: str) -> str:
-        """Return a reason that counts because the setting is not set."""
+        """Return a reason that applies because the setting is not set."""
         return f"{reason}, and {self.setting} is not set" if self.setting else reason
 
 
@@ -275,11 +275,10 @@ BACK_OFF = Part("a back-off", "retry.policy", BackOff, "retry.back-off-ref", "re
 def decide(
     part: Part, otherwise: Decision, injector: ContainerInjector, reference: str | None, *, is_set: bool = False
 ) -> Decision:
-    """Decide whether a provider takes the place of a part.
+    """Decide whether a provider replaces a part.
 
-    The provider that settings name with the reference is used. Else what a setting says of the part counts, if it is
-    set. Else there has to be at most one provider of the part's protocol, and it is used. Where none is used, the
-    decision is ``otherwise``.
+    The provider that the reference names is used; else the part's setting, if it is set; else the only provider of the
+    part's protocol. Several are an error. Without a provider, the decision is ``otherwise``.
     """
     group, makers = otherwise.group, injector.makers(part.protocol, declared=part.declared)
     candidates = (*otherwise.candidates, *(f"provider {name}" for name in makers))
@@ -345,7 +344,7 @@ def _tracking(settings: EffectiveGroup, database: Decision) -> Decision:
 
 
 def decide_observers(injector: ContainerInjector) -> Decision | None:
-    """Decide who sees what processors do: every provider of an observer; ``None`` if there is none."""
+    """Decide what observes processors: every provider of an observer; ``None`` if there is none."""
     names = injector.makers(Observer)
     found = tuple(f"provider {name}" for name in names)
     reason = "every provider of an observer sees what processors do"

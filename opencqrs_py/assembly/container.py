@@ -242,7 +242,7 @@ def assemble(blueprint: Blueprint, opened: OpenedStores | None = None) -> Applic
 
     Args:
         blueprint: What the application is made from.
-        opened: Gets what is opened by its URL; ``None`` if that stays open until the process ends.
+        opened: Receives what is opened by its URL; ``None`` if that stays open until the process ends.
     """
     return ApplicationContainer(
         blueprint=providers.Object(blueprint),
@@ -272,7 +272,7 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
 
 
 def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> None:
-    """Forget what was made of the project's containers, so that it is made again; keep databases that a URL names.
+    """Forget what was made from the project's containers, so that it is made again; keep databases that a URL names.
 
     Progress in memory is kept, too: without it all events would be handled again.
     """
@@ -333,8 +333,8 @@ class GroupRecipe:
         there, here = set(self.handlers) - set(found), set(found) - set(self.handlers)
         differences = [f"not here: {listed(sorted(there))}"] if there else []
         differences += [f"only here: {listed(sorted(here))}"] if here else []
-        what = f"a worker finds other handlers of group '{self.settings.name}' than the process that started it"
-        fix = "let modules decorate the same in every process: by no variable, time or file that differs between them"
+        what = f"a worker found different handlers of group '{self.settings.name}' than the process that started it"
+        fix = "make modules declare the same in every process, whatever its variables, time or files"
         raise AssemblyError("OCQ-526", what, "; ".join(differences) or "in another order", fix)
 
 

@@ -1,4 +1,4 @@
-"""Control at run time: what is wanted of groups is recorded, and nodes make it so. Works from any process."""
+"""Control at run time: requests for groups are recorded, and nodes carry them out. Works from any process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 
 _log = logging.getLogger("opencqrs.control")
-_LOOK_SECONDS = 0.1  # between two looks at the control tables while a command waits
+_LOOK_SECONDS = 0.1  # between two polls of the control tables while a command waits
 DEFAULT_TIMEOUT = 60.0
 DEFAULT_AVOIDANCE = 60.0
-_RECORDED = "it is recorded and will be done; look at opencqrs status and opencqrs nodes"
-_UNCHANGED = "nothing was changed; look at opencqrs status and opencqrs nodes, and type the command again"
+_RECORDED = "the request is recorded and will be carried out; see opencqrs status and opencqrs nodes"
+_UNCHANGED = "nothing was changed; see opencqrs status and opencqrs nodes, and run the command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class NodeStatus:
     Attributes:
         node: The node.
         alive: Whether it holds its leases and its process has not provably ended.
-        seconds_left: Until its leases end if it is not heard of again; 0 or less: they have ended.
+        seconds_left: Until its leases end without another heartbeat; 0 or less: they have ended.
         partitions: How many partitions it has of each group that it can run; empty if it is not alive.
         whole: How many partitions these groups have in all.
     """
@@ -54,13 +54,14 @@ class NodeStatus:
 
 
 class Control:
-    """Starts, stops and moves groups and partitions that leases lead, whichever process runs them.
+    """Starts, stops and moves groups that use leases, and their partitions, whichever process runs them.
 
-    Every call records what is wanted, which outlives all processes, and may be repeated. Then it waits until it is so.
+    Every call records its request, which outlives all processes, and may be repeated. Then it waits until it is carried
+    out.
 
     Args:
         groups: The groups, by name.
-        led: Names of those that leases lead.
+        led: Names of those that use leases.
         store: The control tables; ``None`` if there are none.
         tracker_of: Returns where the progress of a group is.
     """
@@ -78,7 +79,7 @@ class Control:
         self._tracker_of = tracker_of
 
     def view(self) -> ControlView:
-        """Return the state of the control tables, with nodes as dead whose processes have provably ended."""
+        """Return the state of the control tables; nodes whose processes have provably ended are marked dead."""
         return self._store.view().without(has_ended) if self._store is not None else ControlView()
 
     def nodes(self) -> list[NodeStatus]:
@@ -98,25 +99,25 @@ class Control:
         ]
 
     def start(self, *names: str, timeout: float | None = DEFAULT_TIMEOUT) -> bool:
-        """Want groups or partitions started, and wait until a node has each of them.
+        """Request that groups or partitions run, and wait until a node has each of them.
 
         Args:
             names: ``books`` or ``books:0/2``, in any spelling.
             timeout: Longest wait in seconds; ``None``: do not wait.
 
         Returns:
-            Whether a node that lives can run them; without one, the next that starts will.
+            Whether a live node can run them; without one, the next that starts will.
 
         Raises:
-            AssemblyError: OCQ-509 for a name that is not a group, OCQ-535 for a partition that there is not, and for a
-                group that leases do not lead.
+            AssemblyError: OCQ-509 for a name that is not a group, OCQ-535 for a partition that does not exist, and for
+                a group that does not use leases.
             WaitTimedOutError: OCQ-536, naming what was waited for.
         """
         wanted = self._want(names, Wanted.STARTED)
         return self._wait(wanted, timeout, "to be started", lambda view, lease: view.owner_of(lease) is not None)
 
     def stop(self, *names: str, timeout: float | None = DEFAULT_TIMEOUT) -> bool:
-        """Want groups or partitions stopped, and wait until no node has them. That lasts until ``start``.
+        """Request that groups or partitions stop, and wait until no node has them. They stay stopped until ``start``.
 
         Args, returns and errors are those of ``start``.
         """
@@ -139,18 +140,18 @@ class Control:
     def release(
         self, name: str, seconds: float = DEFAULT_AVOIDANCE, *, timeout: float | None = DEFAULT_TIMEOUT
     ) -> bool:
-        """Have the node that has a partition give it up, and not get it again for a while; wait until another has it.
+        """Have the node that has a partition release it and avoid it for a while; wait until another node has it.
 
         Args:
             name: ``books:0/2``, in any spelling.
-            seconds: How long that node does not get it.
+            seconds: How long that node avoids it.
             timeout: Longest wait in seconds; ``None``: do not wait.
 
         Returns:
             Whether a node had it.
 
         Raises:
-            AssemblyError: As ``start``; OCQ-540, if no other node that lives can run the partition.
+            AssemblyError: As ``start``; OCQ-540, if no other live node can run the partition.
             WaitTimedOutError: As ``start``.
         """
         ((key, *_),) = self._keys([name]).values()
@@ -163,7 +164,7 @@ class Control:
             return False
         before = owner.id
         if not any(node.can_run(key) for node in view.alive.values() if node.id != before):
-            what = f"no other node that lives can run {name}, so it would stand still"
+            what = f"no other live node can run {name}, so no node would run it"
             raise AssemblyError("OCQ-540", what, f"node {owner.name}", "start another process; look at opencqrs nodes")
         store.avoid(key, before, seconds)
 
@@ -173,13 +174,13 @@ class Control:
         return self._wait([key], timeout, f"to leave node {owner.name} for another one", has_moved)
 
     def can_run(self, group: str) -> bool:
-        """Return whether a node that lives can run a group now."""
+        """Return whether a live node can run a group now."""
         return any(group in node.groups for node in self.view().alive.values())
 
     def renew(self, group: str) -> None:
-        """Have nodes claim what they have of a group again, as its progress is another one now.
+        """Have nodes claim their partitions of a group again, as its progress was replaced.
 
-        Otherwise they would notice that with the next event only. It happens at their next heartbeat.
+        Otherwise they would notice only with the next event. They do so at their next heartbeat.
         """
         view = self.view()
         held: dict[str, list[GroupPartition]] = {}
@@ -193,8 +194,8 @@ class Control:
     def paused(self, group: str, timeout: float) -> Iterator[bool]:
         """Have nodes release a group until the end of the block. What a person has stopped meanwhile stays stopped.
 
-        Nothing is paused if leases do not lead it, or no node has a part of it. Gives whether a node that lives can
-        run it and is wanted to.
+        Nothing is paused if it does not use leases, or no node has a partition of it. Yields whether a live node can
+        run it and should.
 
         Raises:
             WaitTimedOutError: OCQ-536, if a node has not released it in time.
@@ -205,7 +206,7 @@ class Control:
             yield _runs(view, keys)
 
     def runs(self, group: str) -> bool:
-        """Return whether a node that lives can run a group and is wanted to; nothing is paused."""
+        """Return whether a live node can run a group and should; nothing is paused."""
         view = self.view()
         return _runs(view, _keys(view, group))
 
@@ -213,8 +214,7 @@ class Control:
     def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> Iterator[bool]:
         """Have nodes finish the events in hand of partitions, and release them. If the block fails, they continue.
 
-        Nothing is paused if leases do not lead the group. Gives whether a node that lives can run them and they are
-        wanted to run.
+        Nothing is paused if the group does not use leases. Yields whether a live node can run them and they should run.
 
         Raises:
             WaitTimedOutError: OCQ-536, if a node has not released them in time.
@@ -229,10 +229,10 @@ class Control:
     def _released(
         self, view: ControlView, group: str, keys: Sequence[GroupPartition], timeout: float
     ) -> Iterator[None]:
-        """Pause partitions until the end of the block, with those that a command has left paused that was killed.
+        """Pause partitions until the end of the block, including those that a killed command has left paused.
 
-        Then what was wanted of them before counts again: of one that was started by itself, or that a killed command
-        has left, that it runs; of the others nothing of their own, so that settings and commands decide as ever.
+        Then the earlier requests apply again: a partition that was started individually, or that a killed command has
+        left, runs; the others have no request of their own, so that settings and commands decide as before.
         """
         owned = [lease.key for lease in view.leases if lease.key in keys and view.owner_of(lease) is not None]
         pausing = [key for key in keys if view.wanted_of(key) is not Wanted.STOPPED]
@@ -253,7 +253,7 @@ class Control:
         return self._wait(keys, timeout, "to be stopped", lambda view, lease: view.owner_of(lease) is None)
 
     def _forget_crashes(self, keys: Collection[GroupPartition]) -> None:
-        """Record that events have ended no process, by a claim of their partitions, which no node has now."""
+        """Record that events have ended no process, by claiming their partitions, which no node has now."""
         for group in sorted({key.group for key in keys}):
             tracker = self._tracker_of(group)
             whole = partitions_of(tracker, self._groups[group])
@@ -281,7 +281,7 @@ class Control:
             if group is None:
                 raise unknown_group(name.partition(":")[0], self._groups)
             if group.name not in self._led:
-                what = f"group '{group.name}' is not led by leases"
+                what = f"group '{group.name}' does not use leases"
                 fix = "start and stop the processes that run it"
                 raise AssemblyError("OCQ-535", what, f"group {group.name}", fix)
             known = partitions_of(self._tracker_of(group.name), group)
@@ -290,7 +290,7 @@ class Control:
 
     def _required(self) -> ControlStore:
         if self._store is None:
-            raise AssemblyError("OCQ-535", "no group is led by leases", fix="keep progress in a database")
+            raise AssemblyError("OCQ-535", "no group uses leases", fix="keep progress in a database")
         return self._store
 
     def _wait(
@@ -301,7 +301,7 @@ class Control:
         is_so: Callable[[ControlView, Lease], bool],
         fix: str = _RECORDED,
     ) -> bool:
-        """Wait until it is so for all partitions; return whether a node can run any of them."""
+        """Wait until all partitions are as requested; return whether a node can run any of them."""
         view = self.view()
         if not any(key.group in node.groups for key in keys for node in view.alive.values()):
             return False

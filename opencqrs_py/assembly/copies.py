@@ -1,4 +1,4 @@
-"""What is there twice: copied or twice imported files, copied classes and handlers, inherited methods."""
+"""Duplicates: files that were copied or imported twice, copied classes and handlers, inherited methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opencqrs_py.processing.definitions import place_of
 
 
 def check_copies(members: Sequence[Member]) -> None:
-    """Refuse with OCQ-519, naming both places, what is there twice.
+    """Refuse duplicates with OCQ-519, naming both places.
 
     That is a file that was imported under two names, and what was most likely copied from one file to another: two
     classes of one name in two files that declare one event type, and two files with handlers and the same content.
@@ -34,7 +34,9 @@ def _imported_twice(members: Sequence[Member]) -> Iterator[AssemblyError]:
             continue
         known = first.setdefault(file.resolve(), module)
         if known != module:
-            what = f"one file was imported under two names, {known} and {module}: all that it declares is there twice"
+            what = (
+                f"one file was imported under two names, {known} and {module}: everything that it declares exists twice"
+            )
             yield AssemblyError("OCQ-519", what, str(file), "use one of the names everywhere, in imports and settings")
 
 
@@ -81,8 +83,8 @@ def _handles(member: Member) -> bool:
 def alike_handlers(handlers: Sequence[DeclaredHandler]) -> Iterator[ConfigurationWarning]:
     """Yield a warning for each handler that is most likely a copy of one of that name for the same group.
 
-    That is one with the same code in another file, or one with the same parameters in a file beside it whose name
-    continues that of the other, such as handlers_old.py. It is not an error, since both may be meant.
+    That is one with the same code in another file, or one with the same parameters in a file of the same folder whose
+    name continues that of the other, such as handlers_old.py. It is not an error, since both may be meant.
     """
     known: dict[tuple[object, ...], dict[tuple[Path, object], str]] = {}
     for handler in handlers:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("opencqrs.settings")
 _SUBJECT = "database"
 _WAYS = "set database.url, or name a provider with database.ref"
-_REMOVE = "remove one of them; null takes back what stands in another place"
+_REMOVE = "remove one of them; null unsets a value from another source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SettingValue:
 
     Attributes:
         value: A URL with its path made absolute, or the name of a provider. Not shown: it may hold a password.
-        shown: The same as it may be printed.
+        shown: The same in printable form.
         origin: Where the setting was made.
         is_default: Whether no source sets it.
     """
@@ -102,7 +102,7 @@ class DatabaseChoice:
 
 
 def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
-    """Return what the settings say, with relative SQLite paths seen from the project folder."""
+    """Return what the settings say, with SQLite paths relative to the project folder."""
     settings = configuration.settings
 
     def said(key: str, value: str) -> SettingValue:
@@ -123,7 +123,7 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
 
 
 def missing_files(rule: DatabaseRule, store: Decision | None) -> dict[str, tuple[str, str]]:
-    """Return by setting the files of SQLite that do not exist and would be made, each with the origin of the setting.
+    """Return the SQLite files that do not exist and would be created, by setting, each with the setting's origin.
 
     Args:
         rule: What settings say.
@@ -142,7 +142,7 @@ def missing_files(rule: DatabaseRule, store: Decision | None) -> dict[str, tuple
 
 
 def take_new_tables(rule: DatabaseRule, store: Decision, opened: OpenedStores) -> dict[str, tuple[str, str]]:
-    """Return by setting the databases on servers where this process has made our tables, each with its origin.
+    """Return the databases on servers where this process has created our tables, by setting, each with its origin.
 
     Each is returned once. That of the read models counts only if no table of ours was there; a new log always does.
 
@@ -168,7 +168,7 @@ def take_new_tables(rule: DatabaseRule, store: Decision, opened: OpenedStores) -
 
 
 class NewDatabases(Observer):
-    """Logs which databases a start has made: files of SQLite, and our tables on a server.
+    """Logs which databases a start has created: SQLite files, and our tables on a server.
 
     Args:
         missing: As ``missing_files`` returned them before the start.
@@ -185,19 +185,19 @@ class NewDatabases(Observer):
 
     @override
     def claimed(self, group: str, partition: Partition, position: int) -> None:
-        """Report what the claim has made."""
+        """Report what the claim has created."""
         self.report()
 
     def report(self) -> None:
-        """Log what was made since the last report."""
+        """Log what was created since the last report."""
         with self._lock:
             files = {file: said for file, said in self._missing.items() if Path(file).exists()}
             self._missing = {file: said for file, said in self._missing.items() if file not in files}
             tables = self._new_tables()
         for file, said in files.items():
-            _log.warning("made a new, empty SQLite database: %s (%s)", file, said)
+            _log.warning("created a new, empty SQLite database: %s (%s)", file, said)
         for key, (place, origin) in tables.items():
-            _log.warning("made new, empty tables in %s (%s, %s)", place, key, origin)
+            _log.warning("created new, empty tables in %s (%s, %s)", place, key, origin)
 
 
 def decide_event_store(rule: DatabaseRule, injector: ContainerInjector) -> Decision:
@@ -223,8 +223,8 @@ def choose_event_store(rule: DatabaseRule, injector: Callable[[], ContainerInjec
 def choose_database(rule: DatabaseRule, injector: ContainerInjector) -> DatabaseChoice:
     """Decide where the read models and the progress are.
 
-    A database that settings name is used. Else there has to be one candidate: an event store that was configured, or
-    a provider of an engine. Without any the event store's default serves, if it is a SQL database.
+    A database that settings name is used. Else there has to be one candidate: an event store that was configured, or a
+    provider of an engine. Without any, the event store's default is used, if it is a SQL database.
     """
     engines = injector.makers(_engine_class())
     candidates = tuple(_candidates(rule, engines))
@@ -246,12 +246,12 @@ def _in_memory(key: str, said: SettingValue) -> EventStoreError | None:
     """Return the error of a database that the threads of a run would not share; ``None`` for any other."""
     if not is_in_memory_of_a_thread(said.value):
         return None
-    what = f"{key} names a database in memory, of which each thread would have another, empty one"
+    what = f"{key} names an in-memory database, and each thread would have its own, empty one"
     return EventStoreError("OCQ-301", what, said.origin, "name a file: sqlite:///events.db")
 
 
 def _only(rule: DatabaseRule, engines: tuple[str, ...], candidates: tuple[str, ...], store: Decision) -> DatabaseChoice:
-    """Return the only database that there is, where settings name none."""
+    """Choose the only existing database, where settings name none."""
     if len(candidates) > 1:
         what = f"there are {len(candidates)} databases, and none is chosen: {listed(candidates)}"
         return DatabaseChoice(undecided("", _SUBJECT, AssemblyError("OCQ-520", what, fix=_WAYS), candidates))

@@ -85,7 +85,7 @@ def _batch(settings: EffectiveGroup, group: GroupContainer, missing: Decision | 
         processing = group.processing()
         size = processing.batch_size
         if processing.checkpointing is not None and settings.processing.batch_size is None:
-            reason = "participants handle events outside of the progress transaction, and say what of them is durable"
+            reason = "participants handle events outside of the progress transaction, and report which are durable"
             return Decision(settings.name, path, str(size), reason)
     except ExplainedError as error:
         return undecided(settings.name, path, error)
@@ -106,7 +106,7 @@ def _with_origin(decision: Decision, configuration: Configuration) -> Decision:
 def looked_at(
     modules: UserModules, scan: Scan | None, project: Path, found: Discovered | ExplainedError
 ) -> list[Decision]:
-    """Return a decision for each module, each file that was passed over, and the handlers of each group.
+    """Return a decision for each module, each file that was skipped, and the handlers of each group.
 
     The scan is ``None`` when the modules were given; ``found`` is what is in them, or why that is not known.
     """

@@ -23,7 +23,7 @@ class GroupFunction:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredHandler:
-    """A handler as its module declares it: an instance of its class need not be there.
+    """A handler as its module declares it: an instance of its class need not exist.
 
     Attributes:
         mark: Group, types and order.
@@ -43,7 +43,7 @@ class DeclaredHandler:
 
     @classmethod
     def of(cls, handler: Handler) -> DeclaredHandler:
-        """Return the declaration of a handler that is there already."""
+        """Return the declaration of a handler that exists already."""
         return cls(handler.mark, handler.place, handler.reference, handler.call, lambda: handler)
 
 
@@ -62,7 +62,7 @@ class Discovered:
         inbox_filters: All ``@inbox_filter`` functions, in the order of definition.
         resets: All ``@on_reset`` functions, likewise.
         replay_ends: All ``@on_replay_finished`` functions, likewise.
-        warnings: What works, but is probably not meant.
+        warnings: What works, but is probably not intended.
         places: The processing groups as handlers spell them, in the order of their first handler in the source, each
             with the place of that one.
         jobs: All jobs, in the order of definition.

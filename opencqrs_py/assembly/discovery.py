@@ -96,8 +96,8 @@ def discover(
     Raises:
         HandlerSignatureError: OCQ-207, if a marked class or method cannot serve; OCQ-209, if something is decorated in
             a way that would leave it out, or call it twice.
-        AssemblyError: OCQ-116, if handlers spell a group in two ways; OCQ-517, if ``@on_start`` or an interceptor
-            names a group without handlers; OCQ-519, if a file is there twice.
+        AssemblyError: OCQ-116, if handlers spell a group in two ways; OCQ-517, if ``@on_start`` or an interceptor names
+            a group without handlers; OCQ-519, if a file exists twice.
     """
     members = [member for module in modules for member in members_of(module)]
     check_copies(members)
@@ -116,7 +116,7 @@ def discover_members(
     only: frozenset[str] | None = None,
     provided: Mapping[type, object] | None = None,
 ) -> Discovered:
-    """Find what decorators have marked, as ``discover`` does, without looking at how it fits together."""
+    """Find what decorators have marked, as ``discover`` does, without checking whether it fits together."""
     values = [member.value for member in members]
     classes = [value for value in values if isinstance(value, type)]
     for cls in classes:
@@ -264,7 +264,7 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
 
 
 def _replay_of(mark: HandlerMark, group: str, of_class: Sequence[HandlerMark]) -> bool | None:
-    """Return whether a method is for replays, as it says itself, or else its class for that group."""
+    """Return whether a method is for replays, as its own mark says, or else that of its class for the group."""
     if mark.replay is not None or mark.group:
         return mark.replay
     return next((one.replay for one in of_class if one.group == group), None)
@@ -282,7 +282,7 @@ def _check_twice(marks: Sequence[HandlerMark], place: str) -> None:
 
 
 def _check_methods(cls: type) -> None:
-    """Refuse on methods, and on a class, what would silently do nothing there."""
+    """Refuse decorators that would silently do nothing on methods, or on a class."""
     for marked in (cls, *decorated_in(cls)):
         for attribute, decorator in _FUNCTIONS_ONLY.items():
             if marks_of(marked, attribute):
@@ -308,8 +308,9 @@ def _imported_from_others(modules: Sequence[ModuleType], members: Sequence[Membe
             if not ids or (home := home_of(value)) in names:
                 continue
             noun = next(noun for attribute, noun in _NOUNS.items() if marks_of(value, attribute))
-            what = f"module {module.__name__} imports {noun} {name} of a module that is not looked at: it never runs"
-            fix = f"name module {home} in discovery.modules, with the others, or do not import it"
+            what = f"module {module.__name__} imports {noun} {name} from a module that discovery does not scan: it "
+            what += "never runs"
+            fix = f"name module {home} in discovery.modules too, or do not import it"
             yield ConfigurationWarning("OCQ-529", what, place_of(value), fix)
 
 

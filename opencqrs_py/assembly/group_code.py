@@ -40,7 +40,7 @@ def group_code(
     sequencing: Sequencing,
     reader: CodeReader,
 ) -> GroupCode:
-    """Return the fingerprints of a group's code; code that cannot be read is not known, which the log says."""
+    """Return the fingerprints of a group's code; code that cannot be read has none, which is logged."""
     try:
         members = list(_members(settings, discovered, handlers))
         said = [f"handles {' '.join(one.handler.mark.types)} {one.handler.mark.order}" for one in handlers]
@@ -50,8 +50,8 @@ def group_code(
             reader.fingerprint([*members, *_injected_into(members, discovered.injector)], said),
             _sequencing(sequencing, discovered, reader),
         )
-    except Exception as error:  # of whatever the project's modules hold: to compare code is not a reason to fail
-        what = "the code of group '%s' cannot be read (%s): its changes are not noticed"
+    except Exception as error:  # whatever the project's modules hold: comparing code must not fail
+        what = "the code of group '%s' cannot be read (%s): its changes are not detected"
         _log.warning(what, settings.name, one_line(error))
         return GroupCode()
 
@@ -75,8 +75,8 @@ def resolver_fingerprint(event_types: EventTypes, reader: CodeReader) -> str:
         return ""
     if not isinstance(resolver, FunctionType) or resolver.__closure__:
         text = (
-            "events.type-resolver-ref is not a plain function: whether its classes have changed since a "
-            "rebuild began is not known; if they have, end it by --abort"
+            "events.type-resolver-ref is not a plain function, so changes of its classes since a "
+            "rebuild began are not detected; if they have changed, end it with --abort"
         )
         _log.warning(text)
         return ""

@@ -25,7 +25,7 @@ def groups_named(names: Sequence[str], groups: Sequence[EffectiveGroup]) -> list
 
 
 def unknown_group(name: str, known: Iterable[str]) -> AssemblyError:
-    """Return the error that no group is named so (OCQ-509); ``known`` are those that there are."""
+    """Return the error that no group has the name (OCQ-509); ``known`` are the existing ones."""
     names = list(known)
     fix = f"use one of {listed(names)}" if names else "write a handler for it"
     return AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
@@ -34,5 +34,5 @@ def unknown_group(name: str, known: Iterable[str]) -> AssemblyError:
 def names_given(groups: Sequence[str]) -> Sequence[str]:
     """Return the names that a caller gives; raise ``TypeError`` for a single text, whose letters would be names."""
     if isinstance(groups, str):
-        raise TypeError(f"names of groups are given as a list: write [{groups!r}]")
+        raise TypeError(f"group names must be a list: write [{groups!r}]")
     return groups

@@ -48,13 +48,13 @@ class Standing:
         group: Processing group.
         partition: Its partition.
         wanted: Whether it is to be started.
-        led: Whether leases lead its group, so that its owner is known.
+        led: Whether its group uses leases, so that its owner is known.
         status: What is known of its progress; ``None`` before its first run.
         head: Position of the newest event.
-        owner: Name of the node that has it; empty if none has, or leases do not lead its group.
-        able: Names of the nodes that live and can run it.
+        owner: Name of the node that has it; empty if none has, or its group does not use leases.
+        able: Names of the live nodes that can run it.
         waited: Returns the seconds for which it has had events to handle and has stored no progress, or its owner has
-            had it before its first run; asked only if it lags.
+            had it before its first run; called only if it lags.
     """
 
     group: str
@@ -79,7 +79,7 @@ class Standing:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether its progress, or what counts as handled, is beyond the end of the log, so of another one."""
+        """Whether its progress, or what counts as handled, is beyond the end of the log, so belongs to another log."""
         return self.status is not None and self.status.farthest > self.head
 
 
@@ -110,7 +110,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class GroupHealth:
-    """How a group is.
+    """The health of a group.
 
     Attributes:
         group: Processing group.
@@ -135,7 +135,7 @@ class GroupHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How an application is, for as far as the databases tell.
+    """The health of an application, as far as the databases show it.
 
     Attributes:
         groups: Its groups.
@@ -171,7 +171,7 @@ class Health:
 
 
 def judged(group: str, standings: Sequence[Standing], rule: HealthRule) -> GroupHealth:
-    """Return how a group is, by what is known of each of its partitions."""
+    """Return the health of a group, from what is known of its partitions."""
     found = [finding for each in standings if (finding := _finding(each, rule)) is not None]
     if len(found) == len(standings) and _is_the_same(found):
         found = [replace(found[0], partition=None)]
@@ -180,7 +180,7 @@ def judged(group: str, standings: Sequence[Standing], rule: HealthRule) -> Group
 
 
 def obstacle(standing: Standing) -> tuple[str, str] | None:
-    """Return why a partition makes no progress unless a person does something, and what; ``None`` if it may.
+    """Return why a partition makes no progress until a person acts, and what to do; ``None`` if it may progress.
 
     One that a process can still take, that backs off, that waits for a database, or that a command has paused while
     it works, may continue without action.
@@ -238,7 +238,7 @@ def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, s
 
 
 def _left_paused(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, str, str]]:
-    """Yield that a partition has been paused for long: a command that was killed does not start it again."""
+    """Yield a finding if a partition has been paused for long: a killed command does not start it again."""
     is_paused = standing.status is not None and standing.status.wanted == Wanted.PAUSED
     if is_paused and standing.lag and (waited := standing.waited()) >= rule.stalled_after:
         why = f"is paused by a command, and has made no progress for {in_words(waited)}, lag {standing.lag:,}"
@@ -265,20 +265,20 @@ def _unowned(standing: Standing) -> tuple[str, str]:
     error = _error(status) if status is not None and status.error else ""
     if standing.able:
         fix = "look at opencqrs nodes; node.max-partitions or life-cycle.max-partitions-per-node may be too low"
-        return f"no node has it yet, though {listed(standing.able)} could{error}", fix
+        return f"no node has taken it yet, though {listed(standing.able)} could{error}", fix
     why = "no process runs it"
     if status is not None and status.state is ProcessorState.UNOWNED:
-        why = "the process that had it has ended without a word"
+        why = "the process that ran it has ended without releasing it"
     return f"{why}{error}", _run_or_stop(standing)
 
 
 def _run_or_stop(standing: Standing) -> str:
     stop = f"opencqrs groups stop {shlex.quote(standing.group)}" if standing.led else "set life-cycle.auto-start: false"
-    return f"start opencqrs run; or, if that is meant, {stop}"
+    return f"start opencqrs run; or, if this is intended, {stop}"
 
 
 def _start(standing: Standing) -> str:
-    """Return how a partition is started; commands for groups are refused unless leases lead it."""
+    """Return how a partition is started; commands for groups are refused unless it uses leases."""
     if standing.led:
         return f"opencqrs groups start {_place(standing)}"
     return f"opencqrs run --group {shlex.quote(standing.group)}"

@@ -1,4 +1,4 @@
-"""What people see of the inbox, and what they change there, whichever process runs the groups."""
+"""Views and changes of the inbox, whichever process runs the groups."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class InboxFilter:
         position: Their position.
 
     Raises:
-        ValueError: For a status that there is not, or another type of value: no event would ever match.
+        ValueError: For an unknown status, or a value of another type: no event would ever match.
     """
 
     groups: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class InboxFilter:
     position: int | None = None
 
     def __post_init__(self) -> None:
-        """Take a text for the name of one group, any other collection of names, and every spelling of a status."""
+        """Accept a string as the name of one group, any other collection of names, and every spelling of a status."""
         given: object = self.groups
         object.__setattr__(self, "groups", (given,) if isinstance(given, str) else tuple(self.groups))
         if self.status is not None:
@@ -105,8 +105,8 @@ class InboxStep:
         before: The event as it was.
         after: As it is now; ``None``: it has left.
         meant: The event that matches the filter, if it is another one: a later one of its sequence.
-        held_up_by: An event of its sequence that waits for a person, without whom this one is not tried, if it was
-            to be.
+        held_up_by: An event of its sequence that waits for a person, and keeps this one from being tried, if it was to
+            be.
     """
 
     before: InboxEntry
@@ -181,7 +181,7 @@ class InboxControl:
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
-            InboxError: OCQ-606, if a group that is named has no inbox that can be seen from here.
+            InboxError: OCQ-606, if a named group has no inbox that can be read from here.
         """
         return [entry for name, tracker in self._trackers(which) for entry in self._matching(name, tracker, which)]
 
@@ -253,8 +253,8 @@ class InboxControl:
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
-            InboxError: OCQ-605, if nothing matches; OCQ-606 as ``entries``; OCQ-607, if processors change the same
-                events again and again.
+            InboxError: OCQ-605, if nothing matches; OCQ-606 as ``entries``; OCQ-607, if processors keep changing the
+                same events.
         """
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
@@ -269,7 +269,7 @@ class InboxControl:
         return self._change(which, _Command("made due at once", plan, frees=True), dry_run=dry_run)
 
     def pause(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
-        """Have pending and retrying events wait for a person, with those behind them.
+        """Have pending and retrying events wait for a person, with those after them.
 
         Events with a time of expiry keep it, and expire all the same.
 
@@ -297,7 +297,7 @@ class InboxControl:
         return self._change(which, _Command("resumed", plan, "paused", frees=True), dry_run=dry_run)
 
     def skip(self, which: InboxFilter, reason: str, *, dry_run: bool = False) -> list[InboxStep]:
-        """Take events out unhandled, and record that; the next event of each sequence may be tried at once.
+        """Remove events unhandled, and record that; the next event of each sequence may be tried at once.
 
         Args:
             which: Which events.
@@ -346,9 +346,7 @@ class InboxControl:
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
             return [InboxStep(one, None) for one in entries if self._matches(which, one) and self._is_over(one)]
 
-        return self._change(
-            which, _Command("removed, as its time was over", plan, "expired", frees=True), dry_run=dry_run
-        )
+        return self._change(which, _Command("removed, as it had expired", plan, "expired", frees=True), dry_run=dry_run)
 
     def _matches(self, which: InboxFilter, entry: InboxEntry) -> bool:
         return which.matches(_as_of(entry, self._now()))
@@ -378,7 +376,7 @@ class InboxControl:
         ]
 
     def _at_once(self, *entries: InboxEntry) -> datetime:
-        """Return a time that has come for the nodes that run the group, whose clocks may be behind the one here."""
+        """Return a time that is past for the nodes that run the group, whose clocks may be behind this one."""
         return min(self._now(), *(datetime.fromisoformat(entry.parked_at) for entry in entries))
 
     def _is_scheduled(self, group: str) -> bool:
@@ -404,7 +402,7 @@ class InboxControl:
     def _change_sequence(
         self, group: str, tracker: ParkingTracker, entries: Sequence[InboxEntry], command: _Command, *, dry_run: bool
     ) -> list[InboxStep] | None:
-        """Do what is planned with a sequence, and return it; ``None`` if processors change it again and again."""
+        """Do what is planned with a sequence, and return it; ``None`` if processors keep changing it."""
         id_ = entries[0].sequence_id
         for _ in range(_TRIES):
             steps = command.plan(entries) if entries else []
@@ -497,7 +495,7 @@ class InboxControl:
         for name, count in self.without_handlers().items():
             waiting = counted(count, "event waits", "events wait")
             left_out.append(f"group {name}, which has no handler here ({waiting})")
-        return f"not looked at: {'; '.join(left_out)}" if left_out else ""
+        return f"not searched: {'; '.join(left_out)}" if left_out else ""
 
     def _now(self) -> datetime:
         return self._clock().now()
@@ -525,11 +523,11 @@ def _skip(entry: InboxEntry, partition: Partition, reason: str, now: str) -> Ski
 
 
 def _why_not_seen(tracker: ProgressTracker, group: str) -> str:
-    """Return why there is nothing to see of a group's inbox; empty if there is."""
+    """Return why a group's inbox cannot be read; empty if it can."""
     if not isinstance(tracker, ParkingTracker):
         return f"group '{group}' has no inbox: its progress tracker keeps none"
     if _is_elsewhere(tracker, group):
-        return f"the inbox of group '{group}' is in the memory of the process that runs it, and not seen here"
+        return f"the inbox of group '{group}' is in the memory of the process that runs it, and not visible here"
     return ""
 
 
@@ -541,4 +539,4 @@ def _is_elsewhere(tracker: ProgressTracker, group: str) -> bool:
 def _contested(group: str, sequence_id: str, done: int) -> InboxError:
     what = f"processors have changed the events of sequence {sequence_id!r} {_TRIES} times meanwhile"
     where = f"group {group}; events changed before: {done}"
-    return InboxError("OCQ-607", f"{what}, so they were left alone", where, "type the command again")
+    return InboxError("OCQ-607", f"{what}, so they were not changed", where, "run the command again")

@@ -50,11 +50,11 @@ class _Registered:
         except BaseException as error:
             raise_interrupt(error)
             what = f"provider '{self.name}' raised {one_line_with_place(error)}"
-            fix = "see that what it needs can be reached; if it may be unavailable for long, let the handler open it"
+            fix = "check that what it needs is reachable; if it may be unavailable for long, let the handler open it"
             raise ProjectCodeError("OCQ-217", what, place, fix) from error
         if inspect.iscoroutine(part):
             part.close()
-            fix = "make it of a plain function; what has to be awaited is opened by an async handler"
+            fix = "use a plain function, and open what has to be awaited in an async handler"
             raise ProjectCodeError("OCQ-217", f"provider '{self.name}' returned a coroutine", place, fix)
         return part
 
@@ -82,7 +82,7 @@ class ContainerInjector(Injector):
 
     Args:
         containers: Instances of the user's containers. One whose class has a child among them, or is nested in one of
-            them, gives way to that one.
+            them, gives way to it.
         provided: Objects by requested type; they replace what containers provide.
     """
 
@@ -98,7 +98,7 @@ class ContainerInjector(Injector):
         self._with_resources = [c for c, _ in used if any(True for _ in c.traverse([providers.Resource]))]
         self._classes = [cls for cls in classes if issubclass(cls, DeclarativeContainer)]
         self._overridden = _overridden_in(self._classes)
-        self._users = 0  # applications of this process that have started and not stopped, by which resources are open
+        self._users = 0  # running applications of this process, for which resources are open
         self._provided = {
             wanted: _Registered(wanted.__name__, "provided", providers.Object(stand_in))
             for wanted, stand_in in (provided or {}).items()
@@ -136,8 +136,8 @@ class ContainerInjector(Injector):
     def close_resources(self, *, was_user: bool = True) -> bool:
         """Close every resource that is open, dependents first, unless other applications use them.
 
-        An error of one is logged and keeps no other from being closed. If the caller was not a user, only those are
-        open that a part has opened when it was made.
+        An error of one is logged; the others are still closed. If the caller was not a user, only resources are open
+        that a part opened when it was created.
 
         Returns:
             Whether resources are closed now, and were not before.
@@ -196,17 +196,17 @@ class ContainerInjector(Injector):
     def makers(self, wanted: type, *, declared: bool = False) -> tuple[str, ...]:
         """Return the names of the providers that make a ``wanted``, in the order in which they are registered.
 
-        If it must be declared, to have the methods of a protocol is not enough: what is made must derive from it.
+        If it must be declared, having the methods of a protocol is not enough: what is made must derive from it.
         """
         found = self._makers(wanted)
         return tuple(self._shown(each) for each in found if not declared or each.declares(wanted))
 
     def check(self, name: str, setting: str, wanted: type | None = None) -> None:
-        """See that the name in a setting is that of one provider, which makes a ``wanted`` as far as that is known.
+        """Check that a setting names exactly one provider, which makes a ``wanted`` as far as that is known.
 
         Raises:
-            AssemblyError: OCQ-502, naming the setting and the providers that there are; OCQ-503, if several providers
-                have the name.
+            AssemblyError: OCQ-502, naming the setting and the existing providers; OCQ-503, if several providers have
+                the name.
         """
         self._checked(name, setting, wanted)
 
@@ -231,7 +231,7 @@ class ContainerInjector(Injector):
             AssemblyError: As for ``named``, and OCQ-502 if it makes what cannot be called.
             ProjectCodeError: OCQ-217, if the provider raises.
         """
-        return self.named(name, setting, Callable)  # type: ignore[arg-type]  # isinstance takes it, too
+        return self.named(name, setting, Callable)  # type: ignore[arg-type]  # isinstance accepts it, too
 
     def create(self, cls: type, place: str) -> Any:
         """Make an instance of a handler class with what its constructor asks for.
@@ -289,7 +289,7 @@ class ContainerInjector(Injector):
         if len(matching) > 1:
             names = [each.full_name for each in matching]
             what = f"{len(matching)} providers are called '{name}': {listed(names)}"
-            raise AssemblyError("OCQ-503", what, setting, f"write the container, too: {names[0]}")
+            raise AssemblyError("OCQ-503", what, setting, f"include the container: {names[0]}")
         (found,) = matching
         made = found.made  # of a class that passes calls on, only an instance can tell what it has
         if wanted and isinstance(made, type) and not hasattr(made, "__getattr__") and not found.makes(wanted):
@@ -300,7 +300,7 @@ class ContainerInjector(Injector):
     def _ambiguous(self, wanted: object, matching: Sequence[_Registered], place: str = "") -> AssemblyError:
         names = ", ".join(sorted(map(self._shown, matching))) or "none"
         what = f"{len(matching)} providers make {_shown_type(wanted)}: {names}"
-        return AssemblyError("OCQ-503", what, place, "annotate the narrower type, so that one provider is left")
+        return AssemblyError("OCQ-503", what, place, "annotate a narrower type that only one provider makes")
 
     def _shown(self, registered: _Registered) -> str:
         """Return the provider's name, with its container's when another container has the name, too."""
@@ -421,7 +421,7 @@ def _hints_of_constructor(cls: type, place: str) -> dict[str, Any]:
 
 
 def _hints_in(signature: inspect.Signature) -> dict[str, Any]:
-    """Return the annotations that a class gives in its signature: those of pydantic are not in its constructor."""
+    """Return the annotations of a class's signature: pydantic's models do not have them in their constructor."""
     hints = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
     return {
         name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty and not isinstance(hint, str)

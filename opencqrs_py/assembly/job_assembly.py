@@ -1,4 +1,4 @@
-"""The jobs of an application, put together: what runs them in this process, and what people see of them in any."""
+"""The jobs of an application, put together: what runs them in this process, and shows them in any."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class JobAssembly:
 
     Attributes:
         blueprint: What the application is made from.
-        configuration: Its settings, bound to the jobs that there are.
+        configuration: Its settings, bound to the existing jobs.
         container: The parts that its groups and jobs share.
         sessions: Returns what opens Spark; called only if a job runs there.
     """
@@ -100,7 +100,7 @@ class JobAssembly:
         )
 
     def _mention_left(self, runs: Mapping[str, int]) -> None:
-        """Warn about runs that no process will begin: of jobs, by name, that neither code here nor a process has."""
+        """Warn about runs, by job, that no process will begin: neither the code here nor a process has the job."""
         running = {name for node in self._control_view().alive.values() for name in node.jobs} if runs else set()
         for name, count in sorted(runs.items()):
             if name not in running:

@@ -27,7 +27,7 @@ def company_of(coordinator: Coordinator | None, name: str, runners: set[str]) ->
 
     Args:
         coordinator: What keeps the leases of this process; ``None``: no other process can see its jobs.
-        name: How people know this process.
+        name: The name of this process for people.
         runners: Ids of those that run its jobs now, if no other process can see these.
     """
     if coordinator is None:

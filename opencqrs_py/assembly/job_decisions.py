@@ -84,9 +84,9 @@ class JobChoices:
         if not self.database.choice:
             return self._decision(job, "history", "", f"the {self.database.subject} is not decided")
         if self.database.choice == "none":
-            reason = "there is no database: its runs are known to this process only, and forgotten at its end"
+            reason = "there is no database: only this process knows its runs, and they are lost when it ends"
             return self._decision(job, "history", Tracking.IN_MEMORY.value, reason)
-        reason = "beside the progress, in the same database"
+        reason = "with the progress, in the same database"
         return self._decision(job, "history", Tracking.SQL.value, reason)
 
     def _events(self, job: Job, settings: JobSettings) -> Iterator[Decision]:

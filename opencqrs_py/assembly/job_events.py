@@ -31,10 +31,10 @@ class Bell:
     """Wakes what runs jobs in this process, when a run was recorded."""
 
     def __init__(self) -> None:
-        self.ring: Callable[[], None] = _nobody
+        self.ring: Callable[[], None] = _do_nothing
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     pass
 
 

@@ -53,7 +53,7 @@ class JobFinding:
 
 @dataclass(frozen=True, slots=True)
 class JobHealth:
-    """How a job is.
+    """The health of a job.
 
     Attributes:
         job: Its name.
@@ -84,7 +84,7 @@ class JobHealth:
 
 
 def judged_job(status: JobStatus, overdue_after: float, *, unowned: bool) -> JobHealth:
-    """Return how a job is. One that is paused, or whose triggers are off, need not run.
+    """Return the health of a job. One that is paused, or whose triggers are off, need not run.
 
     Args:
         status: What is known of it.
@@ -111,7 +111,7 @@ def _problems(status: JobStatus, overdue_after: float, *, unowned: bool) -> Iter
     late = (status.now - tick).total_seconds() if tick is not None else 0.0
     if is_to_run and unowned:
         why = f"no process runs it, and it has a schedule ({status.rule.ticking.text})"
-        yield JobProblem.UNOWNED, why, f"start opencqrs run; or, if that is meant, opencqrs jobs pause {name}"
+        yield JobProblem.UNOWNED, why, f"start opencqrs run; or, if this is intended, opencqrs jobs pause {name}"
     elif is_to_run and tick is not None and late > overdue_after:
         yield JobProblem.OVERDUE, f"its tick of {iso(tick)} is overdue by {in_words(late)}", _look_at(status)
     elif (run := status.waiting) is not None and status.waited_seconds > overdue_after:

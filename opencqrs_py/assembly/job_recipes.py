@@ -1,4 +1,4 @@
-"""Jobs in workers of Spark: built there by the same container as on the driver."""
+"""Jobs in Spark workers: built there by the same container as on the driver."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class JobRecipe:
         """Build the job. Called once per Spark worker and job.
 
         Raises:
-            AssemblyError: OCQ-545, if this process has loaded other code than the one that made the recipe; OCQ-674,
-                if it finds another job.
+            AssemblyError: OCQ-545, if this process has loaded other code than the one that made the recipe; OCQ-674, if
+                it found a different job.
         """
         self.blueprint.discover()
         self.code.check()
@@ -64,6 +64,6 @@ class JobRecipe:
         if job is not None and job.reference == self.reference:
             return job
         there = "none of that name" if job is None else f"{job.reference} instead of {self.reference}"
-        what = f"a worker finds another job '{self.job}' than the process that started it: {there}"
-        fix = "let modules decorate the same in every process: by no variable, time or file that differs between them"
+        what = f"a worker found a different job '{self.job}' than the process that started it: {there}"
+        fix = "make modules declare the same in every process, whatever its variables, time or files"
         raise AssemblyError("OCQ-674", what, self.reference, fix)

@@ -1,4 +1,4 @@
-"""Jobs and runs as JSON, in the one shape that every way of asking for them answers with."""
+"""Jobs and runs as JSON, in the one shape that all interfaces return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of an application: what people see of them, and what they ask of them, whichever process runs them."""
+"""The jobs of an application: views and requests, whichever process runs them."""
 
 from __future__ import annotations
 
@@ -156,15 +156,15 @@ class Jobs:
         trigger: Trigger = Trigger.MANUAL,
         key: str = "",
     ) -> JobRun:
-        """Ask for a run, and return without waiting for it. A process that runs jobs begins it, now or later.
+        """Request a run, and return without waiting for it. A process that runs jobs begins it, now or later.
 
         Args:
             name: Name of the job, in any spelling.
-            ids: What it is to run for, at least one; ``None``: all that applies.
+            ids: Ids to run it for, at least one; ``None``: all that applies.
             by: The caller's name; ``None``: the user of this process.
-            trigger: What asks.
-            key: Identifies the run among requests with a key: a call with the same one returns the
-                same run, for as long as that is kept. Empty: the run is another one than all others.
+            trigger: What requests it.
+            key: Identifies the run among requests with a key: a call with the same one returns the same run, for as
+                long as that is kept. Empty: the run is always a new one.
 
         Raises:
             JobError: OCQ-667 for a name that is not a job; OCQ-675, if the run of the key is for other ids.
@@ -175,10 +175,12 @@ class Jobs:
         self._wake()
         stands = self._parts.store.find(run.id) or run
         if (stands.job, stands.ids) != (run.job, run.ids):
-            fix = "use another key for each run; the same one is for a call that is repeated"
-            raise KeyReusedError("OCQ-675", f"run '{run.id}' is known, and is for other ids", f"job {run.job}", fix)
+            fix = "use a new key for each run; reuse a key only to repeat a call"
+            raise KeyReusedError(
+                "OCQ-675", f"run '{run.id}' exists already, and is for other ids", f"job {run.job}", fix
+            )
         if is_new:
-            _log.info("[job %s] run %s was asked for%s", run.job, run.id, _for(run), extra={"action": "requested"})
+            _log.info("[job %s] run %s was requested%s", run.job, run.id, _for(run), extra={"action": "requested"})
         return stands
 
     def wait(self, run: str, timeout: float | None = None) -> JobRun:
@@ -206,12 +208,12 @@ class Jobs:
             time.sleep(_LOOK_SECONDS)
 
     def run_here(self, runner: JobRunner, name: str, ids: Sequence[JobId] | None, timeout: float | None) -> JobRun:
-        """Run a job on this thread, by the same rules for overlaps, and return how that has ended.
+        """Run a job on this thread, by the same rules for overlaps, and return how the run ended.
 
         Args:
             runner: What runs jobs in this process.
             name: Name of the job, in any spelling.
-            ids: What it is to run for, at least one; ``None``: all that applies.
+            ids: Ids to run it for, at least one; ``None``: all that applies.
             timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
 
         Raises:
@@ -235,7 +237,7 @@ class Jobs:
         return found
 
     def pause(self, name: str, reason: str = "", by: str | None = None) -> JobRecord:
-        """Have no trigger start runs of a job until ``resume``. Runs in hand go on, and people can still run it.
+        """Keep triggers from starting a job until ``resume``. Runs in progress continue, and people can still run it.
 
         Raises:
             JobError: OCQ-667 for a name that is not a job; OCQ-676, if it is recorded in another spelling.
@@ -260,10 +262,10 @@ class Jobs:
     def cancel(self, name: str, run: str | None = None, reason: str = "", by: str | None = None) -> list[JobRun]:
         """Ask runs of a job to end; those that have not begun end at once. Return them as they stand.
 
-        Of a job that the application does not have any more, those end at once, too, whose process has ended.
+        If the application no longer has the job, runs whose process has ended end at once, too.
 
         Args:
-            name: Name of the job, in any spelling; as it is recorded, if the application does not have it any more.
+            name: Name of the job, in any spelling; as it is recorded, if the application no longer has it.
             run: Id of one of its runs; ``None``: all that have not ended.
             reason: Why.
             by: The caller's name; ``None``: the user of this process.

@@ -78,7 +78,7 @@ class Launch:
 
         Args:
             chosen: The groups that start.
-            others: Groups that may be started while the application runs, if leases lead them and they are in order.
+            others: Groups that may be started while the application runs, if they use leases and are valid.
             observer: Sees what happens.
             jobs: What runs jobs; ``None``: nothing does.
             lay_out: Returns the partitions of groups.
@@ -106,7 +106,7 @@ class Launch:
             for run in its_runs
         ]
         node = self.configuration.settings.node
-        if self.blueprint.rebuilding:  # nobody shares its partitions
+        if self.blueprint.rebuilding:  # no other process shares its partitions
             node = node.model_copy(update={"max_partitions": None})
         processors = Processors(groups, store, self.container.event_store(), node, jobs)
         if processors.coordinator is not None and not self.blueprint.rebuilding:

@@ -43,7 +43,7 @@ class LayoutResult:
         after: Its partitions now.
         positions: The position after which each new partition continues; empty if none is new.
         ahead: Of new partitions whose sequences come from several: the position up to which some are handled already.
-        running: Whether a node that lives runs the group.
+        running: Whether a live node runs the group.
         dry_run: Whether nothing was changed.
     """
 
@@ -64,7 +64,7 @@ class LettingGo(Protocol):
         ...
 
     def runs(self, group: str) -> bool:
-        """Return whether a node that lives can run a group and is wanted to."""
+        """Return whether a live node can run a group and should."""
         ...
 
     def view(self) -> ControlView:
@@ -155,14 +155,17 @@ class Layouts:
         recorded = next((record.layout for record in look.records if record.group == name), None)
         found = at_start(setting, Known(known, recorded, living))
         if found.outdated and recorded is not None:
-            text = "life-cycle.partitions of group %s is %d here; another process has set %d since, which counts"
+            text = "life-cycle.partitions of group %s is %d here; another process has set %d since, which applies"
             _log.warning(text, name, setting, recorded.setting)
         if found.changes:
             stays = set(known) == set(found.partitions)  # by a command that has come before the setting
             was = recorded.setting if recorded is not None else len(known)
             if not stays:
                 _log.warning(
-                    "life-cycle.partitions of group %s was %d and is %d now: it is changed", name, was, setting
+                    "life-cycle.partitions of group %s was %d and is %d now: the partitions are changed",
+                    name,
+                    was,
+                    setting,
                 )
             try:
                 return self._change(group, found.partitions, 60.0, setting=setting).after
@@ -245,7 +248,7 @@ class Layouts:
         tracker, name = self._parts[group.name].tracker(), group.name
         if isinstance(tracker, RepartitioningTracker) and not isinstance(tracker, InMemoryProgressTracker):
             return tracker
-        why = "its progress tracker has no way to"
+        why = "its progress tracker does not support it"
         if isinstance(tracker, InMemoryProgressTracker):
             why = "its progress is in memory; set life-cycle.partitions, and start again"
         what = f"the partitions of group '{name}' cannot be changed: {why}"
@@ -302,7 +305,7 @@ def _standing(status: PartitionStatus) -> Cursor:
 
 def _lost(group: str, known: Collection[Partition]) -> LayoutError:
     what = f"of group '{group}' only the progress of partition {listed(map(str, sorted(known)))} is left"
-    fix = f"restore the other rows from a backup; or opencqrs groups reset {group}, and say where it continues"
+    fix = f"restore the other rows from a backup; or opencqrs groups reset {group}, and name where it continues"
     return LayoutError("OCQ-615", what, "table opencqrs_progress", fix)
 
 

@@ -179,7 +179,7 @@ class Lifecycle:
     def refuse_fork(self, so: str, fix: str) -> None:
         """Raise OCQ-511 in a fork of the process that runs the processors; ``so`` is what follows from that."""
         if self.is_forked:
-            what = f"the process from which this one was forked has started the application{so}"
+            what = f"the application was started in the process from which this one was forked{so}"
             raise AssemblyError("OCQ-511", what, fix=fix)
 
     def _close(self, lingering: Sequence[Thread] = ()) -> None:

@@ -143,7 +143,7 @@ def standing_for(function: Any, namespace: Mapping[str, Any], registered: Sequen
         return max(copies, key=_depth)
     in_its_place = namespace.get(getattr(function, "__name__", ""))
     if _wraps(in_its_place, function) or _is_copy_of_another(in_its_place, function, registered):
-        what = f"{function.__name__} is wrapped by a decorator above @event_handling, which would be left out"
+        what = f"{function.__name__} is wrapped by a decorator above @event_handling, which would be bypassed"
         raise HandlerSignatureError("OCQ-209", what, place_of(function), _FIX.format(decorator="event_handling"))
     return function
 
@@ -190,7 +190,7 @@ def _class_of(body: Register, classes: Sequence[type]) -> Iterator[type]:
             return
     if not any(register_of(parent) is body for cls in classes for parent in cls.__mro__):
         name = body.owner.partition(":")[2]
-        what = f"class {name} has handlers, but no name of the module holds it: they would never be called"
+        what = f"class {name} has handlers, but no name in the module refers to it: they would never be called"
         fix = "put @event_handling above the class too, or keep it under a name of its own in the module"
         raise HandlerSignatureError("OCQ-209", what, place_of(inner_function(body.members[0])), fix)
 

@@ -1,4 +1,4 @@
-"""The application as a node: which of its groups are led by leases, and its place among other nodes."""
+"""The application as a node: which of its groups use leases, and its place among other nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FINGERPRINT = 16  # hexadecimal digits of it that are kept
 
 
 def is_led(group: GroupContainer) -> bool:
-    """Return whether leases lead a group: its progress is in the application's database, and no provider leads it."""
+    """Return whether a group uses leases: the application's database has its progress, and no provider controls it."""
     controller: Decision = group.controller()
     return _has_progress_in_sql(group) and not controller.provider
 
@@ -87,7 +87,7 @@ def coordinator_for(
         store: The control tables.
         settings: The settings of the node.
         timing: How long leases last.
-        groups: The groups that this process can run and that leases lead.
+        groups: The groups that this process can run and that use leases.
         engines: The engine of each of them.
         barred: Returns those of them that this process must not run for now.
         jobs: The jobs that it runs, each with what identifies its schedule; ``None``: none.
@@ -107,7 +107,7 @@ def coordinator_for(
 
 
 def has_company(view: ControlView, groups: Iterable[str]) -> bool:
-    """Return whether a node that lives can run one of the groups."""
+    """Return whether a live node can run one of the groups."""
     names = set(groups)
     return any(names & node.groups.keys() and not has_ended(node.process) for node in view.alive.values())
 
@@ -148,7 +148,7 @@ def lock_coordinator_for(
     Args:
         settings: The settings of the node.
         timing: How long locks count as held after a renewal.
-        groups: The groups that locks lead.
+        groups: The groups that use locks.
         is_outage: Returns whether an error means that a database is unavailable.
     """
     name = settings.name or node_name()
@@ -162,7 +162,7 @@ def require_all_locks(coordinator: LockCoordinator) -> None:
         AssemblyError: OCQ-534, naming the first partition whose lock was not available.
     """
     for key, failure in coordinator.missing():
-        why, fix = f"its lock registry fails: {failure}", "see that the registry can be reached"
+        why, fix = f"its lock registry fails: {failure}", "check that the registry is reachable"
         if not failure:
             why = f"another process has the lock of partition {key.partition}"
             fix = "stop that process, or leave life-cycle.controller out so that processes share the partitions"

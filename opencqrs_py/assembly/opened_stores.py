@@ -22,8 +22,7 @@ _OF_COORDINATION = 1  # connections of a process whose threads send short statem
 class OpenedStores:
     """The databases and the event store of an application that settings name by URL.
 
-    What a provider makes is its maker's to close. All parts of a process that name the same database share one, and its
-    connections.
+    A provider closes what it makes. All parts of a process that name the same database share one, and its connections.
 
     Args:
         pool_size: How many connections to each server its threads share; ``None``: as many as they need, but few.
@@ -37,7 +36,7 @@ class OpenedStores:
         self._sources: list[ClosableSource] = []
 
     def open(self, url: str, schema: str | None, *, read_only: bool = False) -> Database:
-        """Return a database, which is reached when it is used first; an SQLite database is another one each time.
+        """Return a database, which connects on first use; for SQLite, a new object each time.
 
         With ``read_only`` an SQLite file is left as it is.
 
@@ -56,16 +55,16 @@ class OpenedStores:
         return database
 
     def on_server(self, url: str, schema: str | None) -> Database | None:
-        """Return the database on a server that ``open`` has returned, ``None`` if it was not asked for."""
+        """Return the database on a server that ``open`` has returned, ``None`` if it was never opened."""
         found = self._shared.get((url, schema))
         return found if found is not None and found.dialect.remote else None
 
     def add(self, database: Database) -> None:
-        """Have another one closed with these."""
+        """Close another one together with these."""
         self._opened.append(database)
 
     def add_source(self, source: EventSource) -> EventSource:
-        """Have an event source closed with these if it holds what can be closed; return it."""
+        """Close an event source together with these if it can be closed; return it."""
         if isinstance(source, ClosableSource):
             self._sources.append(source)
         return source
@@ -79,7 +78,7 @@ class OpenedStores:
     def disconnect(self, *, sources: bool) -> None:
         """Close the connections to all databases; with ``sources``, close event sources. The next use opens them again.
 
-        Statements in progress get to their end, reads of some event sources do not.
+        Statements in progress complete, reads of some event sources do not.
         """
         for database in self._opened:
             database.disconnect()

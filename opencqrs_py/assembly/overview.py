@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 
 Running = Mapping[GroupPartition, PartitionStatus]
-"""The partitions that this process has, which answer for themselves."""
+"""The partitions that this process has, which know their own status."""
 
 
 _OF_OWNERS = (
@@ -83,7 +83,7 @@ class Snapshot:
         return [lease for lease in self.view.leases if lease.key.group == group]
 
     def wanted_of(self, key: GroupPartition, settings: EffectiveGroup) -> Wanted:
-        """Return what is wanted of a partition: by command, else by a live node, this process, or the settings."""
+        """Return what is requested for a partition: by command, else by a live node, this process, or the settings."""
         is_said = key in self.view.wanted_partitions or key.group in self.view.wanted
         if is_said or self.able(key.group):
             return self.view.wanted_of(key)
@@ -92,11 +92,11 @@ class Snapshot:
         return Wanted.STARTED if settings.life_cycle.auto_start else Wanted.STOPPED
 
     def able(self, group: str) -> list[str]:
-        """Return the names of the nodes that live and can run a group."""
+        """Return the names of the live nodes that can run a group."""
         return [node.name for node in self.view.alive.values() if group in node.groups]
 
     def on_spark(self, group: str) -> tuple[NodeLoad, ...]:
-        """Return the nodes that live and can run a group on Spark, with what they have in hand."""
+        """Return the live nodes that can run a group on Spark, with what they have in hand."""
         alive = self.view.alive.values()
         others = [NodeLoad(each.name, each.load, each.id) for each in alive if each.load is not None]
         found = [each for each in others if self.own is None or each.id != self.own.id]
@@ -139,7 +139,7 @@ class Overview:
         """Read what is known of groups, by a number of statements that does not grow with groups and partitions.
 
         What cannot be read while a database is unavailable is left out if this process has partitions of the groups,
-        which then answer for themselves.
+        which then know their own status.
 
         Args:
             chosen: The groups.
@@ -221,7 +221,7 @@ class Overview:
         return InboxControl(groups, lambda name: self.parts[name].tracker(), source, self.container.clock)
 
     def _view(self, chosen: Sequence[EffectiveGroup]) -> ControlView:
-        """Return the control tables' view of groups led by leases; for other groups it may be outdated."""
+        """Return the control tables' view of groups that use leases; for other groups it may be outdated."""
         led = {each.name for each in chosen if is_led(self.parts[each.name])}
         if not led:
             return ControlView()
@@ -309,7 +309,7 @@ class Waiting:
         settings: Those of its group.
         source: The event store.
         now: The time.
-        enough: Seconds from which on the answer matters; below, the event store is not asked.
+        enough: Seconds from which on the answer matters; below that, the event store is not queried.
         owned_since: ISO 8601 time at which a node took the partition; empty if none has it.
     """
 
@@ -351,7 +351,7 @@ def _line_of(error: BaseException) -> str:
 
 
 def _without_mark(status: PartitionStatus) -> PartitionStatus:
-    """Return a status whose event has not failed if it is only in hand."""
+    """Return a status without the failed event if that is only being handled."""
     failed = status.failure is None or status.failure.has_failed
     return status if failed else replace(status, failure=None)
 

@@ -20,7 +20,7 @@ class Registry:
         group: Its name.
         setting: The setting that names an entry.
         protocol: What entries have to make.
-        several: How messages call several entries of one name.
+        several: What messages call several entries of one name.
         unusable: Message for an entry that raises, with ``{}`` for its name.
         takes: What entries are called with.
         fix: What an entry that makes something else has to do.
@@ -60,7 +60,7 @@ class Registry:
         except BaseException as error:
             raise_interrupt(error)
             what = f"{self.unusable.format(repr(entry.name))}: {one_line(error)}"
-            fix = f"see that its package is complete, and that what it registers takes {self.takes}"
+            fix = f"check that its package is complete, and that what it registers takes {self.takes}"
             raise self.error(self.code, what, place, fix) from error
         if missing := missing_methods(made, self.protocol):
             what = f"what '{entry.name}' registers returned {type(made).__name__}, which has no {', '.join(missing)}"

@@ -126,7 +126,7 @@ def event_store_for(
 
 
 def clock_for(choice: Decision, injector: ContainerInjector) -> Clock:
-    """Return by what waits end and failures are dated."""
+    """Return the clock by which waits end and failures are dated."""
     clock: Clock | None = provided(choice, CLOCK, injector)
     return SystemClock() if clock is None else clock
 
@@ -159,7 +159,7 @@ def tracker_for(
 
 
 def lock_registry_for(controller: Decision, injector: ContainerInjector) -> LockRegistry | None:
-    """Return what knows the group's locks, ``None`` if no locks lead it."""
+    """Return the group's locks, ``None`` if it uses none."""
     registry: LockRegistry | None = None
     if controller.setting != REGISTRATION:
         registry = provided(controller, LOCKS, injector)

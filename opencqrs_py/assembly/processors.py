@@ -49,7 +49,7 @@ class StartedGroup:
         engine: Its engine.
         life_cycle: Its effective settings of this section.
         starts: Whether it starts with the application.
-        led: Whether leases lead it.
+        led: Whether it uses leases.
         locks: The lock registry that leads it; ``None`` if none does.
         registration: What makes the controllers of its partitions; ``None`` if the project has none.
 
@@ -80,13 +80,13 @@ class Processors:
 
     Args:
         groups: The groups.
-        store: The control tables; ``None`` if no group is led by leases.
+        store: The control tables; ``None`` if no group uses leases.
         source: The event store.
         node: The settings of this process as a node.
         jobs: The jobs that this process runs; ``None``: none.
 
     Attributes:
-        coordinator: What keeps the leases of this process; ``None`` if no group is led by leases and there are no jobs.
+        coordinator: What keeps the leases of this process; ``None`` if no group uses leases and there are no jobs.
         jobs: What runs jobs; ``None``: nothing does.
         started: Whether ``start`` has ended.
         stopping: Whether ``stop`` has begun.
@@ -184,9 +184,9 @@ class Processors:
                 continue
             wanted = {self._wanted_of(key) for key in self._keys(group)}
             if wanted == {Wanted.STOPPED}:
-                logger.warning("group %s is stopped, as a command asked: opencqrs groups start %s", name, name)
+                logger.warning("group %s is stopped by a command: opencqrs groups start %s", name, name)
             elif Wanted.PAUSED in wanted:
-                text = "group %s is paused by a command until that ends; if it was killed: opencqrs groups start %s"
+                text = "group %s is paused until a command ends; if the command was killed: opencqrs groups start %s"
                 logger.warning(text, name, name)
 
     def stop(self, patience: float) -> None:
@@ -208,7 +208,7 @@ class Processors:
             coordination.leave()
 
     def lingering(self) -> list[Thread]:
-        """Return the threads of the coordination that ``stop`` did not wait for: a claim in hand may take long."""
+        """Return the threads of the coordination that ``stop`` did not wait for: a claim in progress may take long."""
         return [thread for each in self._coordinations for thread in each.lingering()]
 
     def hasten(self, group: str) -> None:
@@ -254,7 +254,7 @@ class Processors:
             return False
         before, self._positions = self._positions, [p.cursor.position for p in partitions]
         if not until_caught_up or (partitions and before != self._positions):
-            return True  # who moves on is not asked whether he has arrived
+            return True  # a partition that moves on has not arrived
         try:
             return not self._caught_up() or (self.jobs is not None and self.jobs.is_busy())
         except Exception as error:
@@ -263,7 +263,7 @@ class Processors:
             raise
 
     def report_unfinished(self) -> None:
-        """Log what is at the end of the log and not read: who has caught up with the rest does not look again."""
+        """Log what is at the end of the log and not read: partitions that caught up do not poll again."""
         report_unfinished(self._source)
 
     def result(self) -> RunResult:
@@ -329,7 +329,7 @@ class Processors:
         return missing <= done | self._barred.keys()
 
     def _barred_of(self, keys: Iterable[GroupPartition]) -> dict[GroupPartition, str]:
-        """Return why some partitions are not waited for: no node may run them until somebody acts."""
+        """Return why some partitions are not waited for: no node may run them until a person acts."""
         return {
             key: f"[{error.code}] {error.what}"
             for key in keys
@@ -354,7 +354,7 @@ class Processors:
         return self._source.is_outage(error) or any(tracker.is_outage(error) for tracker in trackers)
 
     def _keys(self, group: StartedGroup) -> Sequence[GroupPartition]:
-        """Return all partitions of a group: of one that leases lead, as they are now."""
+        """Return all partitions of a group; if it uses leases, its current ones."""
         view = self.coordinator.view if self.coordinator is not None and group.led else None
         leased = [lease.key for lease in view.leases if lease.key.group == group.run.group] if view is not None else []
         return leased or group.keys

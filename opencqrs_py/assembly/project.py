@@ -1,4 +1,4 @@
-"""A project folder before anything of it is imported: its settings, its source files, and which of them count."""
+"""A project folder before anything is imported: its settings, its source files, and which of them to import."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Scan:
 
     Attributes:
         modules: The modules to import, in the order in which their handlers run.
-        passed_over: Everything else.
+        passed_over: Everything that was skipped.
         files: Every Python file that a handler may import; they travel to the executors of a cluster.
         groups: Groups that handlers name as literals or constants of their file, each with its first place.
         all_named: Whether that is every group; else some names are known by an import only.
@@ -89,13 +89,13 @@ class Scan:
         return tuple(dict.fromkeys(str(module.root) for module in (*self.modules, *self.files)))
 
     def check(self, project: Path) -> None:
-        """Refuse what an import would get wrong in silence.
+        """Refuse what an import would silently get wrong.
 
         Raises:
-            AssemblyError: OCQ-518, if two files are one module; OCQ-527, if the project was too large to look through.
+            AssemblyError: OCQ-518, if two files are one module; OCQ-527, if the project was too large to search.
         """
         if not self.complete:
-            what = f"the project folder holds more than {MOST_ENTRIES:,} files and folders, so not all were looked at"
+            what = f"the project folder holds more than {MOST_ENTRIES:,} files and folders, so not all were scanned"
             fix = "name the modules with handlers in discovery.modules, or folders to leave out in discovery.exclude"
             raise AssemblyError("OCQ-527", what, str(project), fix)
         first: dict[str, Path] = {}
@@ -107,7 +107,7 @@ class Scan:
 
 
 def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[str] = ()) -> Scan:
-    """Look through a project folder.
+    """Search a project folder.
 
     All Python files are searched, except hidden folders, virtual environments, builds, tests, folders that are
     projects of their own, and what is excluded. A file counts that uses a decorator of this package or
@@ -251,11 +251,11 @@ class _Look:
         return bool(why)
 
     def _why_not(self, folder: Path) -> str:
-        """Return why a folder is not looked through, nothing if it is."""
+        """Return why a folder is not searched, nothing if it is."""
         if folder.name.startswith("."):
             return "it is hidden"
         if (real := os.path.realpath(folder)) in self._seen:
-            return "a link to a folder that is looked at"
+            return "a link to a folder that is scanned"
         self._seen.add(real)
         if _holds(folder, "pyvenv.cfg"):
             return _SKIPPED["venv"]
@@ -272,7 +272,7 @@ class _Look:
 
 
 def _holds(folder: Path, name: str) -> bool:
-    """Return whether a folder holds a file; not if it may not be looked into, which is reported when it is listed."""
+    """Return whether a folder holds a file; not if it cannot be listed, which is reported when it is listed."""
     try:
         return (folder / name).is_file()
     except PermissionError:
@@ -304,7 +304,7 @@ def read_project(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Project:
-    """Read the settings of a project folder and look through its files; for the arguments see ``config.load``.
+    """Read the settings of a project folder and search its files; for the arguments see ``config.load``.
 
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.
@@ -357,7 +357,7 @@ def _unread(configuration: Configuration, scan: Scan, project: Path) -> Iterator
         if file not in configuration.files and has_settings(file):
             shown = file.relative_to(project)
             what = f"{shown} is not read: settings are in the project's folder, or in its folder config"
-            fix = f"move it there, name it in config.import, or begin with --project {shown.parent}"
+            fix = f"move it there, name it in config.import, or run with --project {shown.parent}"
             yield ConfigurationWarning(Code.UNREAD_FILE.value, what, str(shown), fix)
 
 

@@ -1,4 +1,4 @@
-"""How fast partitions move, measured between two looks."""
+"""How fast partitions move, measured between two polls."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Rates:
         self._before: dict[tuple[str, Partition], tuple[float, int]] = {}
 
     def measured(self, statuses: Sequence[GroupStatus], now: float) -> list[GroupStatus]:
-        """Return the statuses with what was measured since the look before this one.
+        """Return the statuses with what was measured since the previous poll.
 
         Args:
-            statuses: A look.
+            statuses: The statuses of this poll.
             now: Its time, in seconds of a clock that never goes back.
         """
         return [self._with_rates(status, now) for status in statuses]
@@ -31,7 +31,7 @@ class Rates:
         return replace(status, events_per_second=rates)
 
     def _rate(self, group: str, partition: Partition, position: int, now: float) -> float | None:
-        """Return the rate since the last look; ``None`` at the first one, and after progress was set back."""
+        """Return the rate since the last poll; ``None`` at the first one, and after progress was set back."""
         before = self._before.get((group, partition))
         self._before[group, partition] = (now, position)
         if before is None or now <= before[0] or position < before[1]:

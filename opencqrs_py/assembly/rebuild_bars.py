@@ -14,9 +14,9 @@ _log = logging.getLogger("opencqrs.control")
 
 
 class RebuildBars:
-    """Looks, at each heartbeat, which groups this process must not run for now. That is logged when it changes.
+    """Checks at each heartbeat which groups this process must not run now. Changes are logged.
 
-    A look takes one statement for each tracker, which the groups of a database share.
+    A check takes one statement for each tracker, which the groups of a database share.
 
     Args:
         runs: The groups that it can run.
@@ -44,11 +44,11 @@ class RebuildBars:
         return found.keys()
 
     def holds(self, group: str) -> bool:
-        """Return whether the last look has found that this process must not run a group for now."""
+        """Return whether the last check has found that this process must not run a group now."""
         return group in self._known
 
     def lasting(self, group: str) -> ExplainedError | None:
-        """Return why this process must not run a group until somebody acts; ``None``: it may, or a swap will end."""
+        """Return why this process must not run a group until a person acts; ``None``: it may, or a swap will end."""
         error = self._known.get(group)
         return None if isinstance(error, SwapUnderWayError) else error
 

@@ -47,7 +47,7 @@ def require_streaming(group: EffectiveGroup) -> None:
 
 
 def shared_tables(group: str, tables: Collection[str], code: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return which tables of a group others fill as well, as far as the code shows it: ``lent (group returns)``.
+    """Return which tables of a group others also fill, as far as the code shows it: ``lent (group returns)``.
 
     Args:
         group: The group, as ``code`` calls it.
@@ -94,7 +94,7 @@ def require_sound(name: str, statuses: Sequence[PartitionStatus]) -> None:
         what = f"in the rebuild of group '{name}' partition {one.partition} fails{event}: {said}"
         fix = (
             "name tables that migrations make in rebuild.tables, and those that the group only reads in "
-            "rebuild.shared-tables; for other errors fix the handler. The live tables are as they were"
+            "rebuild.shared-tables; for other errors fix the handler. The live tables are unchanged"
         )
         raise RebuildError("OCQ-635", what, f"group {name}", fix)
 
@@ -106,7 +106,7 @@ def require_handled(name: str, live: ProgressTracker, rebuilt: ProgressTracker, 
         name: The group.
         live: Where the progress of the live group is.
         rebuilt: Where that of the rebuild is.
-        reached: The farthest position of the live partitions; what comes after it is nothing that they have handled.
+        reached: The farthest position of the live partitions; they have handled nothing after it.
 
     Raises:
         RebuildError: OCQ-636.
@@ -120,8 +120,8 @@ def require_handled(name: str, live: ProgressTracker, rebuilt: ProgressTracker, 
     shown = "; ".join(found[position] for position in sorted(found)[:_SHOWN]) + ("; …" if len(found) > _SHOWN else "")
     what = f"the rebuild of group '{name}' lacks {counted(len(found), 'event')} that the live tables may have: {shown}"
     fix = (
-        f"fix the handler and type the same again; or look at opencqrs groups rebuild {name} --compare, and swap with "
-        "--accept-unhandled. The live tables are as they were"
+        f"fix the handler and run the same command again; or look at opencqrs groups rebuild {name} --compare, and "
+        "swap with --accept-unhandled. The live tables are unchanged"
     )
     raise RebuildError("OCQ-636", what, f"group {name}", fix)
 

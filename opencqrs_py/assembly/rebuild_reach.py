@@ -20,7 +20,7 @@ _REACH_SECONDS = 5.0  # that the live group pauses for the rebuild to handle the
 _PAUSE = 0.005
 _WAITING_AGAIN = (
     "group %s: %s in the inbox of the new tables, though the live group has handled them: all handlers are called for "
-    "them there, also those that the rebuild leaves out"
+    "them there, including those that the rebuild leaves out"
 )
 PositionsOf = Callable[[Partition, int, int], Iterable[int]]
 
@@ -59,14 +59,14 @@ class Reach:
         """Return how far the partitions of the rebuild are.
 
         Raises:
-            RebuildError: OCQ-635, if one fails for good.
+            RebuildError: OCQ-635, if one fails permanently.
         """
         found = _of(self.rebuilt, self.group)
         require_sound(self.group, found)
         return found
 
     def target(self, head: int) -> int:
-        """Return how far the rebuild may go by now."""
+        """Return how far the rebuild may go now."""
         if self.following is None:
             return head
         live = (one.position for one in _of(self.live, self.group))
@@ -80,11 +80,11 @@ class Reach:
             self.following.lift()
 
     def reached(self, live: Mapping[Partition, int], *, accept_unhandled: bool) -> None:
-        """Wait for the rebuild to be where the live partitions stand still.
+        """Wait for the rebuild to reach the position at which the live partitions are paused.
 
         Raises:
-            BusyError: If it does not get there now, but may at another moment.
-            RebuildError: OCQ-635, if a partition fails for good; OCQ-636, if events were not handled again, unless
+            BusyError: If it does not reach it now, but may later.
+            RebuildError: OCQ-635, if a partition fails permanently; OCQ-636, if events were not handled again, unless
                 that is accepted.
         """
         farthest = max(live.values(), default=0)
@@ -98,7 +98,7 @@ class Reach:
             if all(own[partition] >= position for partition, position in handled.items()):
                 break
             if time.monotonic() >= until:
-                raise BusyError("the rebuild is not as far as the live group", "let it catch up")
+                raise BusyError("the rebuild is behind the live group", "let it catch up")
             self.hasten()
             time.sleep(_PAUSE)
         self._require_replayed(own)

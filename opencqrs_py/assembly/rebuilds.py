@@ -86,7 +86,7 @@ class RebuildResult:
         position: Up to which events are handled in the tables that are live now.
         tables: The fate of each table.
         seconds: How long readers of the tables waited at most.
-        running: Whether a node that lives runs the group.
+        running: Whether a live node runs the group.
     """
 
     group: str
@@ -121,7 +121,7 @@ def _explaining(method: Callable[Concatenate[Rebuilds, P], T]) -> Callable[Conca
 class Rebuilds:
     """Rebuilds groups while they run, from any process. Each step is logged by the logger ``opencqrs.control``.
 
-    Whatever becomes of the connections, what is left is whole, and the next call continues or completes it.
+    If connections are lost, the tables stay consistent, and the next call continues or completes the step.
 
     Args:
         groups: The groups, by name.
@@ -200,18 +200,18 @@ class Rebuilds:
     ) -> RebuildResult:
         """Build a group again beside the live one, on its engine in this process, and swap both when it has caught up.
 
-        It may be called again after whatever has ended it: it continues, or completes what was begun.
+        It may be called again however it ended: it continues, or completes what was begun.
 
         Args:
             name: The group, in any spelling.
             timeout: Longest time in seconds to get the locks of the swap.
             accept_unhandled: Whether to swap although handlers could not handle events that the live group has handled.
-            watcher: Is shown how far it is.
+            watcher: Receives how far it is.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
-            RebuildError: OCQ-630, if it cannot be rebuilt beside the live one; OCQ-635, if a handler fails there for
-                good; OCQ-636, if events were skipped, or wait in the inbox, that the live group has handled.
+            RebuildError: OCQ-630, if it cannot be rebuilt beside the live one; OCQ-635, if a handler fails there
+                permanently; OCQ-636, if events were skipped, or wait in the inbox, that the live group has handled.
             WaitTimedOutError: OCQ-536, if others held locks on the tables for too long; the shadow stays.
         """
         group, shadows = self._chosen(name)
@@ -239,9 +239,9 @@ class Rebuilds:
     ) -> Comparison:
         """Build the group again up to where it is, and return which rows differ from the live ones. Nothing is swapped.
 
-        Both are compared where they have handled the same events. If there is no such moment within the time, as events
-        come in without a pause, or live partitions stand still at different positions, the result says so. Args and
-        errors are those of ``rebuild``.
+        Both are compared once they have handled the same events. If that does not happen in time, as events arrive
+        without a pause, or live partitions are paused at different positions, the result says so. Args and errors are
+        those of ``rebuild``.
         """
         group, shadows = self._chosen(name)
         with self._build(group, shadows).filled(watcher, follows=True) as filled:
@@ -261,7 +261,7 @@ class Rebuilds:
 
     @_explaining
     def undo(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> RebuildResult:
-        """Put the tables back that a swap has kept, with their progress, from which the group then continues.
+        """Put back the tables that a swap has kept, with their progress, from which the group then continues.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
@@ -312,12 +312,12 @@ class Rebuilds:
         if not shadows.exists(group.name) and (known is None or not known.has_shadow):
             return False
         shadows.drop_shadow(group.name)
-        _log.info("the rebuild of group %s was given up by %s", group.name, actor())
+        _log.info("the rebuild of group %s was aborted by %s", group.name, actor())
         return True
 
     @_explaining
     def complete(self, names: Sequence[str]) -> None:
-        """Complete swaps that were broken off half-way; groups that cannot be rebuilt beside themselves have none."""
+        """Complete swaps that were broken off half-way; groups that cannot be rebuilt beside the live one have none."""
         for name in names:
             try:
                 shadows = self._shadows(name)
@@ -345,9 +345,9 @@ class Rebuilds:
 
     @contextmanager
     def _renewed(self, group: str) -> Iterator[bool]:
-        """Swap in this block, and have nodes claim the group again; gives whether one that lives runs it.
+        """Swap in this block, and have nodes claim the group again; yields whether a live node runs it.
 
-        Asked before the swap: while it lasts, MariaDB's nodes do without the group.
+        Called before the swap: while it lasts, nodes on MariaDB do not run the group.
         """
         yield self._control.can_run(group)
         self._control.renew(group)
@@ -361,10 +361,10 @@ class Rebuilds:
         tracker = self._parts[name].tracker()
         where = f"group {name}"
         if database is None or not isinstance(tracker, SqlProgressTracker) or tracker.database is not database:
-            what = f"group '{name}' cannot be rebuilt beside itself: its progress is not in the database of its tables"
+            what = f"group '{name}' cannot be rebuilt: its tables are not in the database of its progress"
             raise RebuildError("OCQ-630", what, where, "keep progress in SQL: progress.tracking: sql")
         if choice.ref:
-            what = f"the shadow of group '{name}' needs connections of its own, and a provider makes those there are"
+            what = f"the shadow of group '{name}' needs its own connections, but a provider makes the existing ones"
             raise RebuildError("OCQ-630", what, choice.ref, "set database.url instead of database.ref")
         return database.dialect.shadows(database)
 

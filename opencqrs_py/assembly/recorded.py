@@ -26,8 +26,8 @@ PARTITIONS = "life-cycle.partitions"
 _SHOWN = 8
 _log = logging.getLogger("opencqrs.processing")
 _RENAMED = (
-    "group '%s' begins as a new one, and group '%s' has progress and no handler here. If it was renamed, events are "
-    "handled once more: stop, and write '%s' in the handlers, or rename it in the tables opencqrs_progress, "
+    "group '%s' is new, and group '%s' has progress but no handler here. If it was renamed, events are "
+    "handled again: stop, and write '%s' in the handlers, or rename it in the tables opencqrs_progress, "
     "opencqrs_groups and opencqrs_inbox"
 )
 
@@ -37,12 +37,12 @@ def record_decisions(
 ) -> list[Decision]:
     """Return what the record of a group says, and what a start would make of it. Nothing is written.
 
-    What cannot be read, as a database is unavailable or a part is wrong, is left to other decisions.
+    What cannot be read, because a database is unavailable or a part is invalid, is left to other decisions.
     """
     try:
         tracker = group.tracker()
         if not isinstance(tracker, GroupRecords):
-            reason = "its tracker keeps no records of groups: lost progress and changed handlers are not noticed"
+            reason = "its tracker keeps no records of groups: lost progress and changed handlers are not detected"
             return [Decision(settings.name, "group record", "none", reason)]
         record = next((each for each in tracker.records() if each.group == settings.name), None)
         if record is None:
@@ -60,7 +60,7 @@ def mention_others(names: Collection[str], parts: Mapping[str, GroupContainer]) 
     """Log which groups have a record beside those of some groups, and no handler.
 
     They belong to other programs, or were removed or renamed. Where a group begins whose name is like one of these, it
-    may be that one: then events are handled once more, which is warned of. A tracker that is unavailable says nothing.
+    may be that one: then events are handled again, which is warned of. An unavailable tracker is skipped.
     """
     known: dict[str, GroupRecord] = {}
     for tracker in {id(each): each for each in (parts[name].tracker() for name in names)}.values():
@@ -116,11 +116,11 @@ def _decided(
 
 def _partitions(group: str, recorded: RecordedLayout, setting: int) -> Decision:
     found = ", ".join(map(str, recorded.partitions[:_SHOWN])) + (", …" if len(recorded.partitions) > _SHOWN else "")
-    reason = f"a command has set these since, which counts until the setting is another one than {setting}"
+    reason = f"a command has set these since; they apply until the setting differs from {setting}"
     if recorded.setting != setting:
         reason = f"it was {recorded.setting} when the group got these; the next start follows the setting, {setting}"
         if setting in recorded.overridden:
-            reason += ", unless a process with the newer value lives"
+            reason += ", unless a process with the newer value is running"
     return Decision(group, PARTITIONS, found, reason)
 
 

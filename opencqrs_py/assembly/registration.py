@@ -64,7 +64,7 @@ class ProcessorHandle:
         self._engine.assign(self.group, (self.partition,))
 
     def stop(self, patience: float = STOP_PATIENCE) -> None:
-        """Let the events in hand finish, for at most ``patience`` seconds, and give the partition up."""
+        """Let the events in hand finish, for at most ``patience`` seconds, and release the partition."""
         self._engine.release(self.group, (self.partition,), patience)
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class ProcessorController(Protocol):
 
 
 class ControllerRegistration(Protocol):
-    """Makes the controllers of a group. ``life-cycle.auto-start`` is for it to honour."""
+    """Makes the controllers of a group. It has to honour ``life-cycle.auto-start``."""
 
     def __call__(self, handle: ProcessorHandle, settings: LifeCycleSettings, /) -> ProcessorController | None:
         """Return what starts and stops a partition; ``None`` if nothing does after this call.

@@ -1,4 +1,4 @@
-"""Groups whose events are sequenced in another way now than when they were handled."""
+"""Groups whose events are sequenced differently now than when they were handled."""
 
 from __future__ import annotations
 

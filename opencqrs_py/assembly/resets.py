@@ -66,7 +66,7 @@ class ResetResult:
         reset: The reset.
         head: Position of the newest event.
         replays: What each partition handles again; ``None`` for one that handles nothing again.
-        running: Whether a node that lives runs the group; without one, the next that starts will.
+        running: Whether a live node runs the group; without one, the next that starts will.
         dry_run: Whether nothing was changed.
         omitted_after: Position after which events that were still to be handled are left out, up to that of the reset;
             ``None`` if the reset leaves out none.
@@ -89,11 +89,11 @@ class Pausing(Protocol):
     """Makes the nodes that run a group release it for a while."""
 
     def paused(self, group: str, timeout: float) -> AbstractContextManager[bool]:
-        """Stop a group until the end of the block; gives whether a node that lives can run it then."""
+        """Stop a group until the end of the block; yields whether a live node can run it then."""
         ...
 
     def runs(self, group: str) -> bool:
-        """Return whether a node that lives can run a group and is wanted to."""
+        """Return whether a live node can run a group and should."""
         ...
 
 
@@ -137,7 +137,7 @@ class Resets:
             name: The group, in any spelling.
             target: Where it continues.
             reason: Why, for the log and for ``@on_reset`` functions.
-            context: What ``@on_reset`` functions get besides, as JSON values.
+            context: Further data for ``@on_reset`` functions, as JSON values.
             timeout: Longest wait in seconds for the nodes to release it.
             dry_run: Whether only to return what would happen; no function is called.
 
@@ -244,9 +244,9 @@ def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Repl
 
 
 def _of_this_log(tracker: ProgressTracker, source: EventSource, reset: Reset) -> Reset:
-    """Return a reset by which no event counts as handled that the log does not have, as after it was restored."""
+    """Return a reset by which only events of this log count as handled, as after it was restored."""
     reached = max((status.farthest for status in tracker.statuses() if status.group == reset.group), default=0)
-    newest = source.head()  # asked after the progress, so it is not before that in the same log
+    newest = source.head()  # read after the progress, so it is not before that in the same log
     if reached <= newest:
         return reset
     text = "the log ends at position %d, and group %s has handled events up to %d: what is added from now on is new"
@@ -273,7 +273,7 @@ def _handled_later(group: str, processing: GroupProcessing, cursor: Cursor) -> C
 
 
 def _new_for_all(statuses: Sequence[PartitionStatus], new: Collection[int], cursor: Cursor) -> Collection[int]:
-    """Return what is new, if the partition is where it was; one that locks lead is not paused for a reset."""
+    """Return what is new, if the partition is where it was; a group that uses locks is not paused for a reset."""
     if all(one.partition != cursor.partition or one.position == cursor.stored for one in statuses):
         return new
     what = f"partition {cursor.partition} has handled events meanwhile, and its events are sequenced in another way now"
@@ -309,7 +309,7 @@ def _whole(functions: Sequence[tuple[ResetFunction, str]], group: str) -> Iterat
     try:
         yield
     except TransactionEndedError as error:
-        what = f"@on_reset of group '{group}' ended the transaction of the reset: what it wrote may be there, but the "
+        what = f"@on_reset of group '{group}' ended the transaction of the reset: what it wrote may be kept, but the "
         what += "group was not reset"
         fix = "leave out what commits or rolls back, and reset again; until then its tables may lack rows"
         raise ResetError("OCQ-614", what, ", ".join(place for _, place in functions), fix) from error
@@ -321,10 +321,10 @@ def _as_json(context: Any, group: str) -> Any:
         return json.loads(json.dumps(context, allow_nan=False))
     except (TypeError, ValueError) as error:
         what = f"the context of a reset is kept as JSON, and this one cannot be: {message_of(error)}"
-        raise ResetError("OCQ-613", what, f"group {group}", "give values of JSON") from None
+        raise ResetError("OCQ-613", what, f"group {group}", "use JSON values") from None
 
 
 def _why_not(tracker: ProgressTracker) -> str:
     if isinstance(tracker, InMemoryProgressTracker):
         return "it is in the memory of the process that runs it, whose next start handles everything again"
-    return "its tracker has no way to"
+    return "its tracker does not support it"

@@ -1,4 +1,4 @@
-"""The status of groups as JSON, in the one shape that every way of asking for it answers with."""
+"""The status of groups as JSON, in the one shape that all interfaces return."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _REGISTRY = Registry(
     "processing.engine",
     Engine,
     several="engines of the name",
-    unusable="the engine {} cannot be made",
+    unusable="the engine {} cannot be created",
     takes="(runs, owner, observer, clock)",
     fix="return an Engine of opencqrs_py.engines.runs",
     error=AssemblyError,
@@ -182,7 +182,7 @@ def initial_position(setting: str, source: EventSource, clock: Clock) -> int:
             then the first event handled is the first with that time or a later one. A duration such as ``-P7D`` is the
             time so long before now.
         source: The event store.
-        clock: Says what is now.
+        clock: Returns the current time.
     """
     match setting:
         case "tail":
@@ -215,7 +215,7 @@ def starting_position(settings: EffectiveGroup, source: EventSource, tracker: Pr
 
     Raises:
         AssemblyError: OCQ-528, if the group has no progress, but another spelling of its name has: it would handle
-            everything again. OCQ-530, if it is to start at a position or time that there is not yet.
+            everything again. OCQ-530, if it is to start at a position or time that does not exist yet.
     """
     known = dict.fromkeys(status.group for status in tracker.statuses())
     alike = [name for name in known if canonical(name) == canonical(settings.name)]
@@ -228,13 +228,13 @@ def starting_position(settings: EffectiveGroup, source: EventSource, tracker: Pr
     position = initial_position(setting, source, clock)
     if _is_ahead(setting, position, source, clock):
         what = f"group '{settings.name}' is to start at {setting}, and the log ends at position {source.head():,}"
-        fix = "write head to start with the events that come from now on, tail for all that there are"
+        fix = "write head to start with new events, tail for all existing ones"
         raise AssemblyError("OCQ-530", what, settings.place_of("fetch", "initial_position"), fix)
     return position
 
 
 def _is_ahead(setting: str, position: int, source: EventSource, clock: Clock) -> bool:
-    """Return whether a group would start at a position after the newest event, or at a time that is still to come."""
+    """Return whether a group would start at a position after the newest event, or at a time in the future."""
     if setting in ("tail", "head") or position < (head := source.head()):
         return False
     if setting.isdigit():

@@ -1,4 +1,4 @@
-"""What a process that runs processors answers over HTTP: whether it is alive and ready, metrics, status, and jobs."""
+"""What a process that runs processors serves over HTTP: whether it is alive and ready, metrics, status, and jobs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from opencqrs_py.web.server import Answer, Branch, HttpServer, Route, text_answe
 _log = logging.getLogger("opencqrs.http")
 
 _PROBE_SECONDS = 0.8  # that a probe waits for the databases: Kubernetes gives it a second
-_READ_SECONDS = 4.0  # the same for who reads figures
-_END_SECONDS = 0.2  # that a look gets which is being taken
+_READ_SECONDS = 4.0  # the same for readers of metrics
+_END_SECONDS = 0.2  # that a query in progress gets
 _SETTING = "http.bind"
 
 
@@ -73,7 +73,7 @@ class Serving:
         served: What is answered about.
 
     Raises:
-        AssemblyError: OCQ-539, if the package is missing by which metrics are written.
+        AssemblyError: OCQ-539, if the package that writes metrics is missing.
     """
 
     def __init__(self, configuration: Configuration, served: Served) -> None:
@@ -119,7 +119,7 @@ class Serving:
 
     @property
     def url(self) -> str:
-        """Where it answers; empty before the start."""
+        """Its address; empty before the start."""
         return self._server.url if self._server is not None else ""
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class Serving:
             self._server.stop()
 
     def _live(self, _accept: str) -> Answer:
-        """Answer whether the threads live that drive partitions and keep leases; databases do not count."""
+        """Answer whether the threads live that drive partitions and keep leases; regardless of databases."""
         processors = self._served.processors()
         try:
             if processors is not None:
@@ -170,10 +170,10 @@ class Serving:
             head = look.head if look.head_is_known else None
             known = {"reachable": not look.outage, "head": head, "partitions": self._partitions(look)}
             known["on_spark"] = None if look.own is None else look.own.load
-            known["nodes"] = len(look.view.alive) or None  # none: leases lead no group, or the database is unavailable
+            known["nodes"] = len(look.view.alive) or None  # none: no group uses leases, or the database is unavailable
             known["jobs"] = () if self._of_jobs is None else figures_of(self._of_jobs.get(_READ_SECONDS))
-        except Exception as error:  # the counters are there all the same
-            _log.debug("metrics without a look at the databases: %s", reason_of(error, _READ_SECONDS))
+        except Exception as error:  # the counters are available anyway
+            _log.debug("metrics without a read of the databases: %s", reason_of(error, _READ_SECONDS))
         figures = Figures(node, version("opencqrs-py"), self._started_at, **known)
         content, content_type = self._exposition(figures, self.counting, accept, self.runs)
         return Answer(HTTPStatus.OK, content, content_type)
@@ -215,7 +215,7 @@ def _exposition(configuration: Configuration) -> Callable[..., tuple[bytes, str]
     try:
         from opencqrs_py.web.metrics import exposition  # noqa: PLC0415 loads the client of Prometheus
     except ModuleNotFoundError as error:
-        what = f"{_SETTING} is set, and the package {error.name} is missing, by which metrics are written"
+        what = f"{_SETTING} is set, and the package {error.name} is missing, which writes the metrics"
         fix = "pip install 'opencqrs-py[http]'"
         raise AssemblyError("OCQ-539", what, _place(configuration), fix) from None
     return exposition
@@ -228,7 +228,7 @@ def _listening(configuration: Configuration, routes: Mapping[str, Route], branch
     except OSError as error:
         reason = error.strerror or one_line(error)
         what = f"nothing can listen on {bind}: {reason[:1].lower()}{reason[1:]}"
-        fix = "end the process that has the port, or choose another one; port 0 takes any that is free"
+        fix = "stop the process that uses the port, or choose another one; port 0 takes any free port"
         raise AssemblyError("OCQ-538", what, _place(configuration), fix) from None
 
 

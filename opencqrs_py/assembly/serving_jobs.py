@@ -1,4 +1,4 @@
-"""Jobs over HTTP: ``/jobs`` lists them, ``/jobs/NAME/runs`` their runs, and a ``POST`` there asks for one."""
+"""Jobs over HTTP: ``/jobs`` lists them, ``/jobs/NAME/runs`` their runs, and a ``POST`` there requests one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_SAID = 1_000  # characters
 
 
 class JobsBranch(Branch):
-    """Answers about jobs to those who have the token.
+    """Serves jobs to clients that have the token.
 
     Args:
         jobs: Returns the jobs of the application.
@@ -43,7 +43,7 @@ class JobsBranch(Branch):
         self._errands = Errands("opencqrs-asked")
 
     def start(self) -> None:
-        """Be ready to ask the database."""
+        """Start the thread that queries the database."""
         self._errands.start()
 
     def stop(self, patience: float) -> None:
@@ -102,5 +102,5 @@ def _line_of(error: JobError) -> str:
 
 
 def _unavailable(reason: str, *, asks: bool) -> Answer:
-    more = "; the run may be recorded all the same, so ask again with the same Idempotency-Key" if asks else ""
+    more = "; the run may be recorded all the same, so send it again with the same Idempotency-Key" if asks else ""
     return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"unavailable: {reason}{more}", Retry_After="1")

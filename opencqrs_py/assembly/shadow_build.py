@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("opencqrs.control")
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two checks of the shadow's progress
-_LOOK_SECONDS = 1.0  # between two looks whether it is still the one that this process fills
+_LOOK_SECONDS = 1.0  # between two checks whether this process still fills it
 _NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
 _STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
 _RESOLVER = "events.type-resolver-ref"
@@ -62,7 +62,7 @@ class RebuildProgress:
         group: Processing group.
         position: Up to which the slowest partition has handled events.
         head: Position of the newest event.
-        events_per_second: How many events of the log it passes; ``None`` before the second look.
+        events_per_second: How many events of the log it passes; ``None`` before the second poll.
     """
 
     group: str
@@ -150,12 +150,12 @@ class ShadowBuild:
         """Fill the shadow until it is near the head; that continues until the end of the block.
 
         Args:
-            watcher: Is shown how far it is.
+            watcher: Receives how far it is.
             follows: Whether it goes as far as the live group only, as it also does if handlers are left out.
 
         Raises:
-            RebuildError: OCQ-630, if the group cannot be rebuilt beside itself, or another process ends the rebuild
-                meanwhile; OCQ-635, if a handler fails for good.
+            RebuildError: OCQ-630, if the group cannot be rebuilt beside the live one, or another process ends the
+                rebuild meanwhile; OCQ-635, if a handler fails permanently.
             EventStoreError: OCQ-316, if the live group is beyond the end of the log.
         """
         require_streaming(self._group)
@@ -177,7 +177,7 @@ class ShadowBuild:
     def require_beginning(self, record: RebuildRecord) -> None:
         """Refuse with OCQ-630 to swap if the group was reset to before the place from which the shadow was filled.
 
-        Asked while the live partitions stand still, so that no reset comes after it.
+        Called while the live partitions are paused, so that no reset comes after it.
         """
         if record.changed({_BEGINNING: str(self._beginning(self._live()))}):
             raise changed_meanwhile(self._group.name, [_BEGINNING])
@@ -194,7 +194,7 @@ class ShadowBuild:
         return next((one for one in records if one.group == name), None)
 
     def _require_log(self) -> None:
-        """Refuse with OCQ-316 if the live group is beyond the end of the log: the rebuild would never get there."""
+        """Refuse with OCQ-316 if the live group is beyond the end of the log: the rebuild would never reach it."""
         name = self._group.name
         position = max(one.farthest for one in self._parts.tracker().statuses() if one.group == name)
         try:
@@ -208,7 +208,7 @@ class ShadowBuild:
         found = {one.partition for one in self._parts.tracker().statuses() if one.group == name}
         whole = layout(len(found))
         if found != set(whole):
-            what = f"the partitions of group '{name}' are being changed, or are not alike"
+            what = f"the partitions of group '{name}' are being changed, or differ in size"
             fix = f"opencqrs groups partitions {name} {len(found)}, and then rebuild it"
             raise RebuildError("OCQ-630", what, f"group {name}", fix)
         return whole
@@ -224,7 +224,7 @@ class ShadowBuild:
             return live.position
         name, setting = self._group.name, self._group.fetch.initial_position
         if setting == "head" or setting[:2].casefold() == AGO:
-            what = f"nobody knows where group '{name}' began: '{setting}' leads to another event now than it did"
+            what = f"it is unknown where group '{name}' began: '{setting}' now leads to another event than it did then"
             fix = "set fetch.initial-position to the position after which it began; or "
             fix += f"opencqrs groups reset {name} --to tail, and it begins there"
             raise RebuildError("OCQ-630", what, f"group {name}", fix)
@@ -309,9 +309,9 @@ class ShadowBuild:
         code = code_texts(self._blueprint.discover(), self._container.code_reader())
         if shared := shared_tables(f"group {self._group.name}", names, code):
             _log.warning(_SHARED, self._group.name, listed(shared))
-        found += [f"{name} begins like the tables of this package" for name in self._shadows.misnamed(record)]
+        found += [f"{name} has the prefix of this package's tables" for name in self._shadows.misnamed(record)]
         if not any(one.fate is not Fate.SHARED for one in tables):
-            found.append("no table is there: @on_start makes none, and rebuild.tables names none")
+            found.append("there is no table: @on_start creates none, and rebuild.tables names none")
         return found
 
     def _prepare(self, run: ShadowRun, record: RebuildRecord) -> None:
@@ -437,7 +437,7 @@ class ShadowBuild:
 def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:
     """Return the rule of a process that fills a shadow: events come from where they are."""
     store = rule.event_store
-    if rule.event_schema is not None:  # which is that of the database no more
+    if rule.event_schema is not None:  # which is no longer that of the database
         sign = "&" if "?" in store.value else "?"
         store = replace(store, value=f"{store.value}{sign}opencqrs_schema={rule.event_schema}")
     shown = SettingValue(url, mask_url(url), "opencqrs groups rebuild")
@@ -447,7 +447,7 @@ def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:
 def _warn_of_arrivals(group: EffectiveGroup, arriving: float) -> None:
     text = (
         "group %s: %.0f events arrive in a second, and its rebuild may handle %d, so it does not catch up: raise "
-        "rebuild.max-events-per-second and type the command again, which continues; or wait until fewer arrive"
+        "rebuild.max-events-per-second and run the command again, which continues; or wait until fewer arrive"
     )
     _log.warning(text, group.name, arriving, group.rebuild.max_events_per_second)
 
@@ -464,7 +464,7 @@ def _cannot(name: str, refused: Sequence[str]) -> RebuildError:
 def old_tables_kept(name: str, *, completed: bool = False) -> RebuildError:
     """Return that a group is not rebuilt again before it is decided on its old tables.
 
-    ``completed``: its last rebuild had been cut off in the swap, which has been completed now.
+    ``completed``: its last rebuild was interrupted in the swap, which has been completed now.
     """
     what = f"the old tables of the last rebuild of group '{name}' are kept"
     if completed:

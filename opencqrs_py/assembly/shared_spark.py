@@ -17,7 +17,7 @@ class SharedSpark:
     Args:
         settings: The section ``spark``.
         blueprint: Has the user's modules, which travel to the executors.
-        name: How Spark's own pages call the application.
+        name: The application's name on Spark's own pages.
         given: The program's own session, which is used as it is, ignoring settings of master and session.
     """
 
@@ -41,7 +41,7 @@ class SharedSpark:
         """Return what opens the session, after a check of the master that settings name.
 
         Args:
-            verbose: Whether Spark's own log is shown; it counts for the first caller.
+            verbose: Whether Spark's own log is shown; only the first caller's value applies.
         """
         if self._sessions is None:
             self._sessions = self._made(verbose=verbose)

@@ -16,7 +16,7 @@ from opencqrs_py.processing.ports import EventSource
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _TOKEN = "OPENCQRS__EVENT_STORE__API_TOKEN"  # noqa: S105 the variable of the setting event-store.api-token
-_RANGES_PER_TASK_SLOT = 4  # so that slots keep working when some ranges hold more than others
+_RANGES_PER_TASK_SLOT = 4  # so that slots stay busy when some ranges hold more than others
 
 
 class EventStoreSource(EventLogSource):
@@ -32,7 +32,7 @@ def register_data_source(spark: Session, *, push_filters: bool = False) -> None:
     """Make ``spark.read.format("opencqrs")`` and ``spark.readStream.format("opencqrs")`` known to a session.
 
     The log is read in four ranges for each task that the session can run at once (``spark.default.parallelism``),
-    unless the option ``ranges`` says another number.
+    unless the option ``ranges`` sets another number.
 
     Args:
         spark: The session. Its executors need this package installed.
@@ -70,8 +70,8 @@ def _with_variables(url: str) -> str:
     def value_of(found: re.Match[str]) -> str:
         name = found[1]
         if name not in os.environ:
-            what = f"the option 'url' asks for the environment variable {name}, which is not set"
-            fix = f"set it before Spark starts; for the executors of a cluster set spark.executorEnv.{name} as well"
+            what = f"the option 'url' needs the environment variable {name}, which is not set"
+            fix = f"set it before Spark starts; for the executors of a cluster also set spark.executorEnv.{name}"
             raise EngineError("OCQ-408", what, 'format("opencqrs")', fix)
         return quote(os.environ[name], safe="")
 
@@ -79,16 +79,16 @@ def _with_variables(url: str) -> str:
 
 
 def _refuse_missing_file(url: str) -> None:
-    """See that an SQLite file is there: SQLite would make an empty one in its place."""
+    """Check that an SQLite file exists: SQLite would create an empty one."""
     scheme, _, path = url.partition(":///")
     path = path.partition("?")[0]
     if scheme.partition("+")[0].removesuffix("://") != "sqlite" or path.startswith("file:"):
         return
     if path in ("", ":memory:"):
-        what = "the option 'url' names a database in memory, which only the process that made it can see"
+        what = "the option 'url' names an in-memory database, which only the process that created it can see"
         raise EngineError("OCQ-409", what, 'format("opencqrs")', "name a file: sqlite:////path/events.db")
     file = Path(path).absolute()
     if not file.is_file():
         what = f"the option 'url' names the file {file}, which does not exist"
-        fix = "write its full path, sqlite:////path/events.db; a relative one counts from the folder of the program"
+        fix = "write its full path, sqlite:////path/events.db; a relative path starts at the folder of the program"
         raise EngineError("OCQ-409", what, 'format("opencqrs")', fix)

@@ -14,12 +14,12 @@ from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What one node that lives has in hand on Spark, of all groups that it can run there.
+    """What one live node has in hand on Spark, of all groups that it can run there.
 
     Attributes:
         node: Its name.
         load: What it has in hand, as of its last heartbeat; of this process, as of now.
-        id: Its id; empty for a process that leases lead nothing in.
+        id: Its id; empty for a process that uses no leases.
     """
 
     node: str
@@ -37,9 +37,9 @@ class GroupStatus:
         partitions: What is known of each partition; empty before the first run.
         lag_seconds: By partition: the age of the oldest event that it has not handled, in seconds, 0 if there is none;
             ``None`` if that event has no time.
-        events_per_second: By partition: how many events of the log it passed in a second, between two looks; ``None``
-            where only one was taken.
-        nodes_on_spark: The nodes that live and can run the group on Spark, with what they have in hand.
+        events_per_second: By partition: how many events of the log it passed in a second, between two polls; ``None``
+            where there was only one.
+        nodes_on_spark: The live nodes that can run the group on Spark, with what they have in hand.
         record: Where the group began, and how its handlers have changed; ``None`` if that is not known.
     """
 
@@ -65,7 +65,7 @@ class ReplayProgress:
         start: Position after which it began.
         until: Position at which it ends.
         percent: How much is done, 0 to 100, by positions.
-        events_per_second: How many events of the log it passes in a second: between two looks, or since the reset;
+        events_per_second: How many events of the log it passes in a second: between two polls, or since the reset;
             ``None`` if that is not known.
         seconds_left: Until it ends at that rate; ``None`` if that is not known.
     """
@@ -100,7 +100,7 @@ class RunResult:
         skipped: Events whose attempts were exhausted in this run.
         parked: Events of its groups that wait in the inbox.
         failed_runs: Runs of jobs that have failed in this run, with no attempt left.
-        stopped: Whether ``stop`` in another thread, or an interrupt, has ended it: what was to be done may not be.
+        stopped: Whether ``stop`` in another thread, or an interrupt, has ended it: its work may be incomplete.
         expired: Events that were removed from the inbox unhandled in this run, as they had expired.
     """
 

@@ -126,7 +126,7 @@ def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
     """Refuse a table of another system, named in ``place``, in a store that is not a SQL database, with OCQ-325."""
     if not is_sql(url):
         what = f"{mapping.said_in} names a table, but the event store is not a SQL database"
-        fix = f"let the store's URL be that of the database that holds the table, or leave {mapping.said_in} out"
+        fix = f"set the store's URL to the database that holds the table, or leave {mapping.said_in} out"
         raise EventStoreError("OCQ-325", what, place, fix)
 
 
@@ -162,7 +162,7 @@ def open_event_store(
     Args:
         url: ``sqlite:…``, ``postgresql:…``, ``mariadb:…``, ``file:…`` or ``eventsourcingdb:…``, absolute; or of a
             scheme that another package has registered.
-        api_token: What EventSourcingDB asks for.
+        api_token: The token for EventSourcingDB.
         event_database: Returns the database of a SQL store, when others share it.
         mapping: The table of another system that is the store; ``None`` for our own.
         place: Where the URL is set, for the errors that it may cause; empty if that is not known.

@@ -26,18 +26,18 @@ _MOST_READ = 50_000  # events of which it is unknown whether the group has handl
 _SAMPLE = 1_000  # of the oldest events, and of the newest ones, of which the types are shown
 _WILD = re.compile(r"[*?\[]")
 _FIX = (
-    "correct @event_type or types= of @event_handling; or, where such events are still to come, leave it: they are "
-    "handled as they come"
+    "correct @event_type or types= of @event_handling; or, if such events are yet to come, leave it: they are "
+    "handled when they arrive"
 )
-_SUBJECT_FIX = "correct it: a subject is written as in the log, such as /books, and with case"
+_SUBJECT_FIX = "correct it: write a subject as it is in the log, such as /books; case matters"
 
 
 class UnmatchedGroups(Observer):
     """Warns of each group that has caught up for the first time since the start, if the log has nothing for it.
 
     It also warns of a type of several that the log lacks, if the log has a similar one that no handler takes. A group
-    costs one look at its outcomes until it has caught up. Where a process has not seen itself what was handled, the log
-    is read up to 50,000 events; of a longer one nothing is said then.
+    costs one check of its outcomes until it has caught up. Where a process has not seen itself what was handled, the
+    log is read up to 50,000 events; a longer one is not checked then.
 
     Args:
         runs: The groups.
@@ -65,7 +65,7 @@ class UnmatchedGroups(Observer):
             if self._groups.pop(group, None) is not None:  # of several threads one gets it
                 watched.warn(self._is_wanted)
         except Exception as error:  # of a store that is unavailable, or whatever: a warning ends no processor
-            _log.debug("group %s: whether the log has something for it is not known: %s", group, one_line(error))
+            _log.debug("group %s: cannot check whether the log has events for it: %s", group, one_line(error))
 
     def _is_wanted(self, event_type: str) -> bool:
         """Return whether a handler of any group takes events of a type."""
@@ -81,7 +81,7 @@ def _has_matched(outcome: Outcome) -> bool:
 
 
 class _Group:
-    """A group that has not caught up so far.
+    """A group that has not caught up yet.
 
     Attributes:
         begun: Where its partitions in this process have begun.
@@ -185,7 +185,7 @@ def _selected_types(processing: GroupProcessing, upto: int) -> Iterator[str]:
 
 
 def _beside(wanted: Sequence[str], seen: set[str]) -> str:
-    """Return the types that are wanted, each with the nearest one that there is; else with those that there are."""
+    """Return the types that are wanted, each with the nearest existing one; else with the existing ones."""
     close = {name: nearest(name, seen) for name in wanted}
     shown = listed(f"{name} (did you mean {meant}?)" if meant else name for name, meant in close.items())
     return shown if any(close.values()) else f"{shown}; it has {listed(sorted(seen))}"

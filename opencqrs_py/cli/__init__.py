@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False  # as typing's, whose import would take longer than all that happens before a signal is handled
+TYPE_CHECKING = False  # as typing's; importing typing would take longer than everything before signals are handled
 if TYPE_CHECKING:
     from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""``opencqrs await``: waits until the read models of groups hold an event."""
+"""``opencqrs await``: waits until the read models of groups contain an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opencqrs_py.cli.output import print_json, print_line
 @click.command("await")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @project_options
-@click.option("--position", type=Integer(min=0), help="Wait for the event at this position, which may be to come.")
+@click.option("--position", type=Integer(min=0), help="Wait for the event at this position, which may not exist yet.")
 @click.option("--event", "event_id", type=Text(), metavar="ID", help="Wait for the event with this id.")
 @click.option(
     "--source", type=Text(), default="", help="Source of the event, if events of several sources have its id."
@@ -35,7 +35,7 @@ def await_command(
     """Wait until groups have stored their progress up to an event.
 
     It does not matter which process runs them. The exit code is 0 then, 4 when the time is over, and 1 at once if a
-    group does not get there: a partition has failed or is stopped, or no process runs it.
+    group cannot reach it: a partition has failed or is stopped, or no process runs it.
     """
     if (position is not None) + (event_id is not None) + head > 1:
         raise click.UsageError("--position, --event and --head exclude each other")

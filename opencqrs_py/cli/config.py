@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _Section: TypeAlias = "tuple[str, str]"
-"""What settings belong to: ``group`` or ``job`` and its name, or twice nothing for the application."""
+"""What settings belong to: ``group`` or ``job`` and its name, or two empty strings for the application."""
 _APPLICATION = ("", "")
 _ABOVE = {"group": "event-handling.groups", "job": "jobs"}
 _Shown: TypeAlias = "tuple[EffectiveValue, Sequence[EffectiveValue]]"
@@ -34,7 +34,7 @@ _Shown: TypeAlias = "tuple[EffectiveValue, Sequence[EffectiveValue]]"
 @click.option("--group", "groups", multiple=True, metavar="G", help="Show this group only; may be repeated.")
 @click.option("--job", "jobs", multiple=True, metavar="J", help="Show this job only; may be repeated.")
 @click.option("--changed", is_flag=True, help="Leave built-in defaults out.")
-@click.option("--origin", "with_losers", is_flag=True, help="Show also what was said elsewhere and does not count.")
+@click.option("--origin", "with_losers", is_flag=True, help="Also show overridden values.")
 def config_command(
     options: ProjectOptions,
     groups: tuple[str, ...],
@@ -94,7 +94,7 @@ def _sections(
 
 
 def _known(noun: str, wanted: Sequence[str], names: Sequence[str]) -> Sequence[str]:
-    """Return the known spelling of each name that is wanted; a name that is not known is wrong use."""
+    """Return the known spelling of each name that is wanted; an unknown name is a usage error."""
     known = {canonical(name): name for name in names}
     if unknown := [name for name in wanted if canonical(name) not in known]:
         close = nearest(unknown[0], names)
@@ -179,7 +179,7 @@ def _in_section(section: _Section, path: str) -> str:
 
 
 def _print_values(values: Sequence[_Shown], names: Sequence[str]) -> None:
-    """Print the values in columns, below each of them what does not count."""
+    """Print the values in columns, below each of them the overridden ones."""
     width = max(map(len, names), default=0)
     long = min(40, max((len(clean(value.value)) for value, _ in values), default=0))
     for (value, lost), name in zip(values, names, strict=True):

@@ -71,7 +71,7 @@ def _java() -> str:
     from opencqrs_py.engines.spark.java import find_java  # noqa: PLC0415 only here
 
     java = find_java(os.environ)
-    skipped = "".join(f"; passed over: {reason}" for reason in java.skipped)
+    skipped = "".join(f"; skipped: {reason}" for reason in java.skipped)
     return f"{java.version} from {java.origin.value} ({java.home}){skipped}"
 
 

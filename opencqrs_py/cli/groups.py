@@ -1,4 +1,4 @@
-"""``opencqrs groups``: what is wanted of groups, whichever process runs them."""
+"""``opencqrs groups``: controls groups, whichever process runs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOBODY = "recorded; no process runs {}: it takes effect at the next opencqrs ru
 
 def _waiting(command: F) -> F:
     """Add ``--no-wait`` and ``--timeout`` to a command."""
-    no_wait = click.option("--no-wait", is_flag=True, help="Record what is wanted, and do not wait until it is so.")
+    no_wait = click.option("--no-wait", is_flag=True, help="Record the request, and do not wait until it is done.")
     timeout = click.option("--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait.")
     return no_wait(timeout(command))
 
@@ -37,8 +37,8 @@ def _waiting(command: F) -> F:
 def groups_command() -> None:
     """Start, stop, reset and rebuild groups; change their partitions.
 
-    It does not matter which process runs them. What is wanted is recorded in the database of the progress, and
-    outlives all processes.
+    It does not matter which process runs them. Requests are recorded in the progress database, and outlive all
+    processes.
     """
 
 
@@ -49,7 +49,7 @@ groups_command.add_command(rebuild_command)
 @project_options
 @format_option
 def list_command(options: ProjectOptions, *, as_json: bool) -> None:
-    """Show each group: whether it is wanted, and how far it is.
+    """Show each group: whether it should run, and how far it is.
 
     Also, how many of its partitions have a process.
     """
@@ -68,7 +68,7 @@ def list_command(options: ProjectOptions, *, as_json: bool) -> None:
 def start_command(
     options: ProjectOptions, names: tuple[str, ...], timeout: float, *, no_wait: bool, as_json: bool
 ) -> None:
-    """Want groups, or single partitions, started."""
+    """Start groups, or single partitions."""
     running = options.application().control.start(*names, timeout=None if no_wait else timeout)
     _tell(names, "started", running=running, no_wait=no_wait, as_json=as_json)
 
@@ -81,7 +81,7 @@ def start_command(
 def stop_command(
     options: ProjectOptions, names: tuple[str, ...], timeout: float, *, no_wait: bool, as_json: bool
 ) -> None:
-    """Want groups, or single partitions, stopped.
+    """Stop groups, or single partitions.
 
     They stay so until they are started again.
     """
@@ -111,9 +111,9 @@ def restart_command(
 def release_command(
     options: ProjectOptions, name: str, seconds: float, timeout: float, *, no_wait: bool, as_json: bool
 ) -> None:
-    """Have the node that has a partition give it to another one.
+    """Move a partition from its node to another one.
 
-    It does not get it back for a while.
+    The old node does not get it back for a while.
     """
     had = options.application().control.release(name, seconds, timeout=None if no_wait else timeout)
     if as_json:
@@ -121,7 +121,7 @@ def release_command(
     elif had:
         print_line(f"{name}: {'to be taken' if no_wait else 'taken'} over by another node", "default")
     else:
-        print_line(f"{name} is with no node: there is nothing to release", "default")
+        print_line(f"{name} is not taken by any node: there is nothing to release", "default")
 
 
 @groups_command.command("reset")
@@ -132,9 +132,11 @@ def release_command(
 @click.option("--to-event", "event", type=Text(), metavar="ID", help="With the event of this id.")
 @click.option("--source", type=Text(), default="", help="The source of that event, if several have one of the id.")
 @click.option("--reason", default="", help="Why, for opencqrs status and @on_reset functions.")
-@click.option("--context", metavar="JSON", help="What @on_reset functions get besides.")
-@click.option("--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait for nodes to let go.")
-@click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
+@click.option("--context", metavar="JSON", help="JSON for @on_reset functions.")
+@click.option(
+    "--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait for nodes to release partitions."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would happen, and change nothing.")
 @project_options
 @format_option
 def reset_command(  # noqa: PLR0913 an argument an option
@@ -154,8 +156,8 @@ def reset_command(  # noqa: PLR0913 an argument an option
 ) -> None:
     """Move a group to another position.
 
-    It then handles events again, or leaves some out. Its @on_reset functions run in the same transaction: the place
-    to empty the read model. Nodes that run the group let go of it first, and continue from the new position.
+    It then handles events again, or leaves some out. Its @on_reset functions run in the same transaction: the place to
+    empty the read model. Nodes that run the group release it first, and continue from the new position.
     """
     from opencqrs_py.assembly.resets import ResetTarget  # noqa: PLC0415 only for this command
 
@@ -172,8 +174,8 @@ def reset_command(  # noqa: PLR0913 an argument an option
 
 def _changing(command: F) -> F:
     """Add ``--timeout`` and ``--dry-run`` to a command that changes partitions."""
-    dry_run = click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
-    what = "Longest wait for nodes to let go."
+    dry_run = click.option("--dry-run", is_flag=True, help="Print what would happen, and change nothing.")
+    what = "Longest wait for nodes to release partitions."
     return dry_run(click.option("--timeout", type=Seconds(), default="1m", show_default=True, help=what)(command))
 
 
@@ -211,8 +213,8 @@ def partitions_command(
 ) -> None:
     """Give a group N partitions of the same size.
 
-    It does not matter how many it had before. Each continues where its sequences were: no event is handled twice,
-    and none is left out. That counts until life-cycle.partitions is changed.
+    It does not matter how many it had before. Each continues where its sequences were: no event is handled twice, and
+    none is left out. That applies until life-cycle.partitions is changed.
     """
     layouts = _layouts(options)
     _tell_layout(layouts.repartition(name, count, timeout=timeout, dry_run=dry_run), as_json=as_json)
@@ -249,7 +251,7 @@ def _print_layout(result: LayoutResult) -> None:
 
     name = result.group
     if not result.positions:
-        print_line(f"{name} has {counted(len(result.after), 'partition')} already: nothing is changed", "default")
+        print_line(f"{name} has {counted(len(result.after), 'partition')} already: nothing was changed", "default")
         return
     would = "would have" if result.dry_run else "has"
     now = f"{name} {would} {counted(len(result.after), 'partition')}"
@@ -332,7 +334,7 @@ def _as_json(status: GroupStatus) -> dict[str, Any]:
 
 
 def _wanted(status: GroupStatus) -> str:
-    """Return what is wanted of a group; ``partly`` if partitions differ."""
+    """Return what is requested for a group; ``partly`` if partitions differ."""
     found = {p.wanted for p in status.partitions} or {"started"}
     return found.pop() if len(found) == 1 else "partly"
 

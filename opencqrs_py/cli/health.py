@@ -26,7 +26,7 @@ _WELL = {"running": "green", "stopped": "default", "unknown": "default", "idle":
 def health_command(options: ProjectOptions, names: tuple[str, ...], *, as_json: bool) -> int:
     """Show whether all is well with groups and jobs, from any process.
 
-    The exit code is 0 if it is and 1 if it is not. A group that is stopped on purpose is well, and so is one with
+    The exit code is 0 if it is and 1 if it is not. A group that is stopped on purpose is healthy, and so is one with
     events in its inbox.
     """
     health = health_of(options.application(), names)
@@ -43,7 +43,7 @@ def health_of(application: Application, names: Sequence[str] = ()) -> Health:
     """Return whether all is well with groups and jobs.
 
     Raises:
-        AssemblyError: OCQ-508, if the project has neither: of the wrong folder nothing is well.
+        AssemblyError: OCQ-508, if the project has neither: the folder is probably wrong.
     """
     health = application.health(names)
     if not (health.groups or health.jobs or health.unavailable):

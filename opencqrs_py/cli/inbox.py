@@ -1,4 +1,4 @@
-"""``opencqrs inbox``: what waits there, and what people do with it."""
+"""``opencqrs inbox``: shows and changes what waits there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _by_position = click.option("--position", type=Integer(min=1), metavar="N", help="At this position of the log.")
 _SKIPPED = "skipped"
 _LEFT = {"skip": _SKIPPED, "purge": "removed"}
-"""The fate of events that have left by a command."""
+"""The fate of events that a command has removed."""
 
 _STATUSES = [status.value for status in InboxStatus]
 _TAKEN_UP = (
@@ -61,7 +61,7 @@ def _filters(*, skipped: bool = False) -> Callable[[F], F]:
         for option in (
             click.option("--event", type=Text(), metavar="ID", help="With this CloudEvents id."),
             click.option("--sequence", type=Text(), metavar="ID", help="Of this sequence."),
-            click.option("--status", type=statuses, help="Which wait for that."),
+            click.option("--status", type=statuses, help="With this status."),
             click.option("--group", "groups", multiple=True, metavar="G", help="Of this group; may be repeated."),
         ):
             decorated = option(decorated)
@@ -72,13 +72,13 @@ def _filters(*, skipped: bool = False) -> Callable[[F], F]:
 
 
 def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
-    """Make a command of a function that changes events: it gets the inbox, which of them, and ``dry_run``."""
+    """Make a command of a function that changes events: it receives the inbox, the filter, and ``dry_run``."""
 
     def wrapped(
         options: ProjectOptions, which: InboxFilter, *, every: bool, dry_run: bool, as_json: bool, **others: Any
     ) -> None:
         if not every and not str(which):
-            raise click.UsageError("say which events: --group, --status, --sequence, --event or --position; or --all")
+            raise click.UsageError("select events: --group, --status, --sequence, --event or --position; or --all")
         print_only_warnings()  # what is logged of each change is printed as the result
         inbox = options.application().inbox
         steps = command(inbox, which, dry_run=dry_run, **others)
@@ -88,7 +88,7 @@ def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
     decorated: Any = _filters()(_by_position(_named_as(command, wrapped)))
     for option in (
         click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing."),
-        click.option("--all", "every", is_flag=True, help="All that wait, if no other option says which."),
+        click.option("--all", "every", is_flag=True, help="All that wait, if no other option selects events."),
     ):
         decorated = option(decorated)
     result: Callable[..., None] = project_options(format_option(decorated))
@@ -96,11 +96,11 @@ def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
 
 
 def _print_left_out(inbox: InboxControl, which: InboxFilter, fate: str) -> bool:
-    """Print which groups are left out if no group is named; return whether events are known to wait in one of them."""
+    """Print which groups are left out if none is named; return whether events are known to wait in one of them."""
     if which.groups:
         return False
     for name in inbox.unseen():
-        print_line(f"group {name} keeps its progress in memory: its inbox is seen by its own process only", "yellow")
+        print_line(f"group {name} keeps its progress in memory: only its own process sees its inbox", "yellow")
     others = inbox.without_handlers()
     for name, count in others.items():
         waiting = counted(count, "event waits", "events wait")
@@ -118,8 +118,7 @@ def _named_as(command: Callable[..., Any], wrapped: F) -> F:
 def inbox_command() -> None:
     """Show, try, pause or skip the events that wait in the inbox.
 
-    They are parked, or belong to scheduled groups. A process that runs the group takes up what was changed within
-    seconds.
+    They are parked, or belong to scheduled groups. A process that runs the group notices changes within seconds.
     """
 
 
@@ -202,14 +201,14 @@ def resume_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) ->
 
 @inbox_command.command("skip")
 @_changing
-@click.option("--reason", required=True, metavar="TEXT", help="Why; it is recorded with who has skipped them.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; it is recorded with your user name.")
 def skip_command(inbox: InboxControl, which: InboxFilter, reason: str, *, dry_run: bool) -> list[InboxStep]:
-    """Take events out unhandled.
+    """Remove events unhandled.
 
     It is recorded: opencqrs events skipped lists them.
     """
     if not reason.strip():
-        raise click.UsageError("--reason is empty: say why, for those who read it later")
+        raise click.UsageError("--reason is empty: give a reason")
     return inbox.skip(which, reason, dry_run=dry_run)
 
 
@@ -227,7 +226,7 @@ def set_attempts_command(inbox: InboxControl, which: InboxFilter, attempts: int,
 @inbox_command.command("purge")
 @_changing
 def purge_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> list[InboxStep]:
-    """Remove events of scheduled groups whose time is over.
+    """Remove events of scheduled groups that have expired.
 
     Nodes that run them do so at each tick.
     """
@@ -261,7 +260,7 @@ def _print_steps(steps: Sequence[InboxStep], command: str, *, dry_run: bool, as_
 
 
 def _expiry(entry: InboxEntry | None, *, dry_run: bool) -> str:
-    """Return what is said of an event that expires although it is paused; empty if it does not."""
+    """Return the note on an event that expires although it is paused; empty if it does not."""
     if entry is None or entry.expires_at is None:
         return ""
     return f"; {'would still expire' if dry_run else 'still expires'} {entry.expires_at}"

@@ -23,8 +23,7 @@ _SCHEMA = "application.schema.json"  # named by the first line of application.ya
 def init_command(folder: str) -> None:
     """Make a small project in DIR.
 
-    It has settings (with a schema for editors), two handlers and a few events. Nothing that is there already is
-    overwritten.
+    It has settings (with a schema for editors), two handlers and a few events. Existing files are not overwritten.
     """
     signals.settle(INTERRUPTED)
     if not folder:  # as of a variable that is not set; as a path it would be the current folder

@@ -1,4 +1,4 @@
-"""``opencqrs jobs``: which jobs there are, how their runs have ended, and what people ask of them."""
+"""``opencqrs jobs``: lists jobs and their runs, and runs, pauses and cancels them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def list_command(options: ProjectOptions, *, as_json: bool) -> None:
 @jobs_command.command("runs")
 @click.argument("name", required=False)
 @project_options
-@click.option("--limit", type=Integer(min=1), default=20, show_default=True, help="How many runs at most.")
+@click.option("--limit", type=Integer(min=1), default=20, show_default=True, help="Most runs listed.")
 @format_option
 def runs_command(options: ProjectOptions, name: str | None, limit: int, *, as_json: bool) -> None:
     """List the runs of the job NAME, or of all jobs, the newest first."""
@@ -85,23 +85,22 @@ def show_command(options: ProjectOptions, run: str, *, as_json: bool) -> None:
 @click.argument("name")
 @project_options
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Run it for this id only; may be repeated.")
-@click.option("--here", is_flag=True, help="Run it in this process, as a program like cron or a CronJob needs it.")
+@click.option("--here", is_flag=True, help="Run it in this process, for cron or a Kubernetes CronJob.")
 @click.option("--wait", is_flag=True, help="Wait until the run has ended.")
 @click.option("--timeout", type=Seconds(), default=None, help="With --wait or --here: longest wait.")
 @format_option
 def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeout: float | None, **flags: bool) -> int:
-    """Ask for a run of the job NAME, for everything or for some ids.
+    """Request a run of the job NAME, for everything or for some ids.
 
     A process of opencqrs run begins it, unless --here is given. With --wait or --here the exit code is 0 if it has
-    succeeded, 1 if it has failed or was cancelled, 3 if it was skipped as another run has not ended, 4 if the time is
-    over.
+    succeeded, 1 if it has failed or was cancelled, 3 if it was skipped as another run has not ended, 4 on a timeout.
     """
     if timeout is not None and not (flags["wait"] or flags["here"]):
         raise click.UsageError("--timeout belongs to --wait or --here")
     if "" in ids:
-        raise click.UsageError("an --id is empty: is the variable set that it is taken from?")
+        raise click.UsageError("an --id is empty: is its variable set?")
     application = options.application()
-    if flags["as_json"] or not (flags["here"] or flags["wait"]):  # that it was asked for is printed as the result
+    if flags["as_json"] or not (flags["here"] or flags["wait"]):  # the request is printed as the result
         print_only_warnings()
     if flags["here"]:
         ended = application.run_job(name, ids or None, timeout)
@@ -129,7 +128,7 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is shown until the job is resumed.")
 @format_option
 def pause_command(options: ProjectOptions, name: str, reason: str, *, as_json: bool) -> None:
-    """Have no trigger start runs of the job NAME until it is resumed. Ticks that come meanwhile are skipped."""
+    """Keep triggers from starting the job NAME until it is resumed. Ticks that come meanwhile are skipped."""
     record = options.application().jobs.pause(name, reason)
     if as_json:
         print_json({"job": record.name, "paused": paused_row(record)})
@@ -150,7 +149,7 @@ def resume_command(options: ProjectOptions, name: str, *, as_json: bool) -> None
 @click.argument("name")
 @project_options
 @click.option("--run", "run", metavar="RUN", help="Only this run.")
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with who has asked for it.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with your user name.")
 @format_option
 def cancel_command(options: ProjectOptions, name: str, run: str | None, reason: str, *, as_json: bool) -> None:
     """Ask the runs of the job NAME to end. One that has begun ends after the page or item in hand."""
@@ -159,7 +158,7 @@ def cancel_command(options: ProjectOptions, name: str, run: str | None, reason: 
         print_json([run_row(each) for each in ended])
         return
     for each in ended:
-        _print(f"{each.id}: {'was asked to end' if each.is_open else 'cancelled'}")
+        _print(f"{each.id}: {'asked to end' if each.is_open else 'cancelled'}")
     if not ended:
         print_line(f"job {name} has no run that has not ended", "default")
 
@@ -167,7 +166,7 @@ def cancel_command(options: ProjectOptions, name: str, run: str | None, reason: 
 @jobs_command.command("explain")
 @click.argument("name")
 @project_options
-@click.option("--count", type=Integer(min=1, max=1_000), default=10, show_default=True, help="How many instants.")
+@click.option("--count", type=Integer(min=1, max=1_000), default=10, show_default=True, help="Number of instants.")
 @format_option
 def explain_command(options: ProjectOptions, name: str, count: int, *, as_json: bool) -> None:
     """Print when the job NAME runs next by its schedule.
@@ -196,7 +195,7 @@ def _print_asked(run: JobRun, typed: str, *, as_json: bool) -> None:
     if as_json:
         print_json(run_row(run))
     else:
-        _print(f"run {run.id} was asked for: opencqrs jobs show {run.id}{typed}")
+        _print(f"run {run.id} was requested: opencqrs jobs show {run.id}{typed}")
 
 
 def _print_statuses(statuses: Sequence[JobStatus], typed: str) -> None:
@@ -297,11 +296,11 @@ def _print_run(run: JobRun, typed: str, *, logged: bool = False) -> None:
 
 
 def _items(run: JobRun) -> str | None:
-    """Return how many items a run has handled; of ids that were named and are none of the job's, that too."""
+    """Return how many items a run has handled; and whether named ids are not the job's."""
     done = run.position.items
     if run.ids is None or run.status.value != "succeeded" or done == len(run.ids):
         return f"{done:,}" if done else None
-    return f"{done:,} of {len(run.ids):,}; to the others the job does not apply"
+    return f"{done:,} of {len(run.ids):,}; the job does not apply to the others"
 
 
 def _instant_line(instant: Upcoming) -> str:

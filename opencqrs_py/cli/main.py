@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left of the output is not tried again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the output is not tried again
         print_line(f"the output cannot be written: {error.strerror}", "red")
         sys.exit(1)
     except OpenCqrsError as error:

@@ -65,11 +65,11 @@ class SeenPartition:
 
 
 class Monitor(Observer, AbstractContextManager["Monitor"]):
-    """Watches a run: an observer for the engines, and a thread that reads progress now and then.
+    """Watches a run: an observer for the engines, and a thread that polls progress.
 
     Args:
         application: The application that runs.
-        every: Seconds between two looks.
+        every: Seconds between two polls.
         ends: Whether the run ends when it has caught up.
     """
 
@@ -105,7 +105,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
             self._groups.add(group)
 
     def stopped(self, group: str, partition: Partition) -> None:
-        """Note that nothing of the partition is in hand."""
+        """Note that the partition has no event in progress."""
         self.held.discard(f"{group} {partition}")
 
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
@@ -116,7 +116,8 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
     def show(self, looks: list[SeenPartition]) -> None:
         """Log a line for each partition that moved since the last time, and once a line that all are at the head.
 
-        Without that a run whose log is empty would look like a start that hangs. One that ends then needs no such line.
+        Without that, a run with an empty log would look like a start that hangs. A run that ends when caught up needs
+        no such line.
         """
         for look in looks:
             if look.rate:

@@ -30,7 +30,7 @@ LARGEST = 2**63 - 1
 
 
 class Integer(click.IntRange):
-    """An integer within bounds, called so in help and messages; click itself calls it an "integer range"."""
+    """An integer within bounds, named so in help and messages; click itself calls it an "integer range"."""
 
     name = "integer"
 
@@ -85,11 +85,11 @@ class ProjectOptions:
         return application
 
     def recorded(self) -> Application:
-        """Return the application for a look at records; say if their SQLite file is not there, as of a wrong folder."""
+        """Return the application for reading records; warn if their SQLite file is missing, as in a wrong folder."""
         application = self.application()
         if (missing := application.missing_database()) is not None:
             file, origin = missing
-            print_line(f"the database is not there: {file} (database.url, {origin}); it records nothing", "yellow")
+            print_line(f"the database does not exist: {file} (database.url, {origin}); it records nothing", "yellow")
         return application
 
 

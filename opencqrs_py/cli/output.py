@@ -70,7 +70,7 @@ def stderr() -> Console:
 def losing(stream: TextIO | None = None) -> Any:
     """Return a stream of messages, standard error if none is named: what cannot be written to it is lost.
 
-    Nobody reads it any more, or the disk is full: neither ends a run, nor makes a command that is done fail.
+    Its reader has gone, or the disk is full: neither ends a run, nor makes a completed command fail.
     """
     return _Losing(stream)
 

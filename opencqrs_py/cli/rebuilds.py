@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from opencqrs_py.model.rebuild import ShadowTable
 
 
-_EVERY_SECONDS = 5.0  # between two lines of how far it is
+_EVERY_SECONDS = 5.0  # between two progress lines
 _WAYS = ("--dry-run", "--compare", "--undo", "--drop-old", "--abort")
 _SHORT = frozenset({"--undo", "--drop-old", "--abort"})
 
 
 @click.command("rebuild")
 @click.argument("name", metavar="NAME")
-@click.option("--dry-run", is_flag=True, help="Say what would happen; no event is handled.")
-@click.option("--compare", is_flag=True, help="Build it, say which rows would differ, and do not swap.")
+@click.option("--dry-run", is_flag=True, help="Print what would happen; no event is handled.")
+@click.option("--compare", is_flag=True, help="Build it, show which rows would differ, and do not swap.")
 @click.option("--undo", is_flag=True, help="Put the old tables back, with their progress.")
 @click.option("--drop-old", is_flag=True, help="Drop the old tables, which the swap has kept.")
 @click.option("--abort", is_flag=True, help="Drop the new tables of an unfinished rebuild.")
@@ -48,7 +48,7 @@ def rebuild_command(
     """Build a group's tables again from the log while it runs.
 
     At the end old and new ones are swapped. This process handles the events, on the group's engine; others keep the
-    live tables current meanwhile. Typed again after it was ended, it continues. The old tables are kept until
+    live tables current meanwhile. If it was interrupted, run it again to continue. The old tables are kept until
     --drop-old or --undo.
     """
     chosen = [way for way in _WAYS if ways[way.lstrip("-").replace("-", "_")]]
@@ -71,7 +71,7 @@ def rebuild_command(
 def _done(
     rebuilds: Rebuilds, name: str, way: str, timeout: float, *, accept_unhandled: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Do it; return what is printed of it as JSON, and as text."""
+    """Do it; return its result as JSON, and as text."""
     match way:
         case "--dry-run":
             plan = rebuilds.plan(name)
@@ -96,7 +96,7 @@ def _done(
 
 
 def _watching() -> Callable[[RebuildProgress], None]:
-    """Return what prints how far a rebuild is, now and then."""
+    """Return what prints the progress of a rebuild."""
     last = time.monotonic()
 
     def watch(progress: RebuildProgress) -> None:

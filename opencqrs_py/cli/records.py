@@ -26,7 +26,7 @@ class TerminalHandler(logging.Handler):
         self._failed: dict[tuple[str, str], tuple[str, str]] = {}  # code and text for group and partition
 
     def has_printed(self, error: OpenCqrsError) -> bool:
-        """Return whether it was printed that a partition has failed with this error, and how to fix it."""
+        """Return whether the failure of a partition with this error was printed, and how to fix it."""
         if not self._failed:
             return False
         from opencqrs_py.processing.exceptions import advice_of, code_of, message_of  # noqa: PLC0415 only after errors
@@ -63,7 +63,7 @@ class TerminalHandler(logging.Handler):
 
 @contextmanager
 def records_on_terminal() -> Iterator[TerminalHandler]:
-    """Print what the package logs, from INFO, in this block; gives the handler that does."""
+    """Print what the package logs, from INFO, in this block; yields the handler that does."""
     logger, handler = logging.getLogger("opencqrs"), TerminalHandler()
     level = logger.level
     logger.addHandler(handler)

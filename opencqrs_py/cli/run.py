@@ -1,4 +1,4 @@
-"""``opencqrs run``: starts the processors and stays with them."""
+"""``opencqrs run``: starts the processors and runs until they end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run_command(
         application.report_new_databases()
     signals.held = monitor.held
     gc.freeze()  # this process does nothing else: the collector need not scan what is loaded
-    with application.keeping_resources():  # what is shown at the end needs the project's parts once more
+    with application.keeping_resources():  # what is shown at the end needs the project's parts again
         try:
             with monitor:
                 result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose, jobs=jobs)
@@ -93,7 +93,7 @@ def _with_errors(status: GroupStatus, result: RunResult) -> GroupStatus:
 def _tell_unhandled(result: RunResult, project: str) -> None:
     """Print how many events this run has skipped, have expired in it and wait, and how many runs of jobs have failed.
 
-    Each with what to type to see them, but for events that have expired, which are not recorded.
+    Each with the command that lists them, except expired events, which are not recorded.
     """
     if result.skipped:
         events = counted(result.skipped, "event")
@@ -119,7 +119,7 @@ def _interrupted(
 ) -> int:
     """Print where each partition continues, or why that is unknown.
 
-    Then what was skipped or has failed, and which partitions had not stopped.
+    Then what was skipped or failed, and which partitions had not stopped.
     """
     result = application.last_result or RunResult((), {}, stopped=True)
     statuses: list[GroupStatus] = []
@@ -149,7 +149,7 @@ def _interrupted(
 
 
 def _show(statuses: list[GroupStatus], handled: Mapping[tuple[str, str], int]) -> None:
-    """Show where the partitions stand: as a table, or where messages are records as one of these for each."""
+    """Show where the partitions are: as a table; or as a record each, if messages are records."""
     if not statuses:  # the project has jobs only
         return
     if messages.line_of is None:

@@ -1,12 +1,12 @@
 """Ctrl-C and SIGTERM: every command ends the same way, at any moment.
 
 The first signal raises ``KeyboardInterrupt`` on the main thread, so that what is open gets closed. SIGTERM does so only
-when the settings are read, as one of them is its exit code; until then nothing is open. However that goes,
-the process ends with one line and the exit code of the signal: from then on standard error shows nothing but our own
-messages, and a thread of its own ends the process if closing takes too long or a second signal comes. It works while
-the main thread is inside a C library, too, because Python writes each signal to a pipe before it looks at its handlers.
+when the settings are read, as one of them is its exit code; until then nothing is open. In any case, the process ends
+with one line and the exit code of the signal: from then on standard error shows nothing but our own messages, and a
+separate thread ends the process if closing takes too long or a second signal comes. It works while the main thread is
+inside a C library, too, because Python writes each signal to a pipe before it runs its handlers.
 
-Nothing is lost by the sudden end: whatever is not committed is rolled back, as after ``kill -9``.
+The sudden end loses nothing: whatever is not committed is rolled back, as after ``kill -9``.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Signals:
     Attributes:
         received: The first signal that came, 0 before.
         terminated: The exit code after SIGTERM; ``None`` until the settings are read, which name it.
-        held: Names of the partitions that run. While there are any, they may finish what they have in hand, and the
-            command itself says how it ended, unless the time runs out before.
+        held: Names of the partitions that run. While there are any, they may finish their work in progress, and the
+            command itself reports how it ended, unless the time runs out first.
         line_of: Makes a line of a message.
         said: Whether the interruption was reported.
         finished: Whether the command has ended; a signal that comes now changes nothing.
@@ -98,7 +98,7 @@ class Signals:
         sys.exit(self.exit_code)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.received or self.finished:  # the guard sees to the others
+        if self.received or self.finished:  # the guard handles the others
             if self._swallowed and not self.finished:
                 self._swallowed = False
                 raise KeyboardInterrupt
@@ -109,7 +109,7 @@ class Signals:
         os.dup2(null, 2)
         sys.stderr = os.fdopen(null, "w", encoding="utf-8", errors="replace")
         if number == signal.SIGTERM and self.terminated is None:
-            return  # the command continues until its settings are read, in a moment; the guard sees to the limit
+            return  # the command continues until its settings are read, in a moment; the guard enforces the limit
         if self.held:
             self._redirect_console()
         else:
@@ -120,13 +120,13 @@ class Signals:
         return INTERRUPTED if number != signal.SIGTERM or self.terminated is None else self.terminated
 
     def _redirect_console(self) -> None:
-        """Let the command's messages reach the terminal: it will report itself where the partitions are."""
+        """Let the command's messages reach the terminal: it will itself report where the partitions are."""
         from opencqrs_py.cli.output import losing, stderr  # noqa: PLC0415 loaded by the command that holds partitions
 
         stderr().file = losing(os.fdopen(os.dup(self._messages), "w", encoding="utf-8", errors="replace"))
 
     def _leave(self) -> None:
-        """Ignore signals while Python takes itself apart, when handlers of ours would no longer be called.
+        """Ignore signals while Python shuts down, when our handlers would no longer be called.
 
         After a signal end at once: Python would kill itself with SIGINT if the interrupt had passed through ``exec`` of
         a text, as that of dataclasses, even though it was caught.
@@ -155,7 +155,7 @@ class Signals:
             sys.__unraisablehook__(discarded)
 
     def _guard(self) -> None:
-        """Wait for the first signal, and then for the end; a second signal is one, and so is too long a wait.
+        """Wait for the first signal, and then for the end: of the command, by a second signal, or of the time limit.
 
         A signal that arrives just before the main thread blocks, or on another thread, does not wake the main thread,
         which would look at its handlers only after the wait: sent to the main thread, it ends the wait. An interrupt

@@ -31,10 +31,10 @@ _SHOWN = ("failed", "overdue")  # of jobs: opencqrs health says more
     is_flag=False,
     flag_value=DEFAULT_SECONDS,
     metavar="[SECONDS]",
-    help="Show it again and again until Ctrl-C, by default every 2 seconds.",
+    help="Refresh it until Ctrl-C, by default every 2 seconds.",
 )
 @click.option(
-    "--details", is_flag=True, help="Show also where groups began, since when handlers have changed, and rebuilds."
+    "--details", is_flag=True, help="Also show where groups began, since when handlers have changed, and rebuilds."
 )
 @click.option("--check", is_flag=True, help="Exit with 1 unless all is well, as opencqrs health does.")
 def status_command(options: ProjectOptions, every: float | None, *, details: bool, check: bool, as_json: bool) -> int:

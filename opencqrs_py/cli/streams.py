@@ -7,7 +7,7 @@ import os
 import sys
 from io import TextIOWrapper
 
-TYPE_CHECKING = False  # as typing's, whose import would take longer than all that happens before a signal is handled
+TYPE_CHECKING = False  # as typing's; importing typing would take longer than everything before signals are handled
 if TYPE_CHECKING:
     from typing import BinaryIO
 

@@ -60,7 +60,7 @@ class _Columns:
     checkpoints: bool
 
     def titles(self) -> list[str]:
-        """Return the titles of the columns that are there."""
+        """Return the titles of the present columns."""
         shown = {
             "events/s": self.rates,
             "node": self.owners,
@@ -76,7 +76,7 @@ class _Columns:
 def print_groups(statuses: Sequence[GroupStatus], handled: Handled, *, details: bool = False) -> None:
     """Print a table of all partitions, and below it the errors that hold some of them up.
 
-    With details, also where each group began, and since when its handlers are those of now.
+    With details, also where each group began, and since when its handlers are the current ones.
     """
     console = stdout()
     console.print(_table(statuses, handled))

@@ -1,4 +1,4 @@
-"""``opencqrs status --watch``: the same again and again, in place on a terminal, until Ctrl-C."""
+"""``opencqrs status --watch``: refreshes the status, in place on a terminal, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Looks(Protocol):
 
 
 class Display:
-    """Shows one look after the other: a table each, below the time."""
+    """Shows one status after another: a table each, below the time."""
 
     def show(self, statuses: Sequence[GroupStatus]) -> None:
-        """Show a look."""
+        """Show a status."""
         stdout().print(_time())
         print_groups(statuses, {})
         stdout().print()
         sys.stdout.flush()
 
     def outage(self, line: str) -> None:
-        """Show why there is no status for now; the same reason is not repeated."""
+        """Show why there is no status; the same reason is not repeated."""
         print_line(line, "yellow")
 
 
@@ -57,7 +57,7 @@ class LineDisplay(Display):
 
 
 class TerminalDisplay(Display):
-    """The same in place: each look begins on an empty screen, and is written at once, so that none is cut short."""
+    """The same in place: each status begins on an empty screen, and is written at once, so that none is cut short."""
 
     def show(self, statuses: Sequence[GroupStatus]) -> None:
         """Show a status in place of the previous one."""
@@ -75,11 +75,11 @@ class TerminalDisplay(Display):
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Looks and shows, again and again.
+    """Polls the status and shows it, until it is stopped.
 
     Attributes:
         looks: What is polled.
-        every: Seconds between two looks.
+        every: Seconds between two polls.
         display: Shows them.
         pause: Waits for a number of seconds.
         now: Returns the seconds of a clock that never goes back.
@@ -103,7 +103,7 @@ class Watcher:
             self.pause(max(0.0, began + self.every - self.now()))
 
     def _look(self, rates: Rates) -> str:
-        """Show a look; return why there is none, in one line."""
+        """Show a status; return why there is none, in one line."""
         from opencqrs_py.assembly.overview import line_of_outage  # noqa: PLC0415 loads SQLAlchemy
 
         try:
@@ -111,13 +111,13 @@ class Watcher:
         except Exception as error:
             if (line := line_of_outage(error)) is None:
                 raise
-            return f"there is nothing to see: {line}; looking again"
+            return f"nothing can be shown: {line}; trying again"
         self.display.show(statuses)
         return ""
 
 
 def watch(looks: Looks, every: float, *, as_json: bool) -> NoReturn:
-    """Show the status of an application again and again, until Ctrl-C."""
+    """Show the status of an application, refreshed until Ctrl-C."""
     display = LineDisplay() if as_json else TerminalDisplay() if stdout().is_terminal else Display()
     Watcher(looks, every, display).run()
 

@@ -1,6 +1,6 @@
 """Files of settings: which files apply, in which order, and their contents.
 
-What is there and cannot be read must not be passed over: a link that leads nowhere is a ConfigMap that is broken.
+A file that exists but cannot be read must not be skipped: a dangling link is a broken ConfigMap.
 """
 
 from __future__ import annotations
@@ -129,7 +129,9 @@ class FileReader:
 
     def _report_unreadable(self, kind: str, reason: str | None, where: object) -> None:
         what = f"the {kind} cannot be read: {reason}"
-        self.findings.error(Code.FILE_UNREADABLE, what, where, f"put back the {kind}, or check its name and rights")
+        self.findings.error(
+            Code.FILE_UNREADABLE, what, where, f"put back the {kind}, or check its name and permissions"
+        )
 
     def _parsed(self, file: Path, text: str) -> list[Document]:
         origin, form = Origin(OriginKind.FILE, self.shown(file)), FORMATS.get(file.suffix.lower())
@@ -247,7 +249,7 @@ def _secret_layers(folder: Path, shown: str, findings: Findings) -> list[Layer]:
         if text is not None:
             (by_variable if is_variable else by_key).append(Entry(parts, text, origin))
         elif is_ours(parts[0]):
-            fix = "check its rights and encoding"
+            fix = "check its permissions and encoding"
             findings.error(Code.FILE_UNREADABLE, "the secret cannot be read as text", origin, fix)
     return [Layer(LayerKind.FILE, tuple(by_key)), *variable_layers(by_variable, findings)]
 

@@ -75,11 +75,12 @@ class LifeCycleSettings(InheritedSection):
     auto_start: bool = setting(default=True, description="Whether the group starts with the application.")
     controller: Controller | None = setting(
         None,
-        "Who has the partitions: leader_election shares them among processes, application_context has all or none. "
-        "Unset: leader_election when the progress is in SQL or there is a lock registry, else application_context.",
+        "How partitions are assigned: leader_election shares them among processes, with application_context a process "
+        "has all or none. Unset: leader_election when the progress is in SQL or there is a lock registry, else "
+        "application_context.",
     )
     controller_registration: Name | None = setting(
-        None, "Name of the provider that makes what starts and stops each partition, in the controller's place."
+        None, "Name of the provider that makes what starts and stops each partition, and replaces the controller."
     )
     lock_registry: Name | None = setting(None, "Name of the provider of leader locks: leader election with it.")
     partitions: PartitionCount = setting(1, "How many partitions the group starts with.")
@@ -96,7 +97,7 @@ class ProgressSettings(InheritedSection):
     tracking: Tracking | None = setting(
         None, "Kind of tracker. Unset: sql when there is exactly one database, else in_memory."
     )
-    tracker_ref: Name | None = setting(None, "Name of the provider that takes the tracker's place.")
+    tracker_ref: Name | None = setting(None, "Name of the provider that replaces the tracker.")
     on_lost: OnLost = setting(
         OnLost.REFUSE, "Whether a group whose progress is gone is refused, or begins again at its initial position."
     )
@@ -109,12 +110,16 @@ class SequenceSettings(InheritedSection):
     resolution: Resolution | None = setting(
         Resolution.PER_SECOND_LEVEL_SUBJECT, "Which events must be handled in order."
     )
-    resolver_ref: Name | None = setting(None, "Name of the provider that takes the resolution's place.")
-    level: AtLeastOne | None = setting(None, "Levels of the subject that count, with resolution per_level_subject.")
-    data_field: Name | None = setting(
-        None, "Field of the data that counts, with resolution per_data_field; dots lead into objects."
+    resolver_ref: Name | None = setting(None, "Name of the provider that replaces the resolution.")
+    level: AtLeastOne | None = setting(
+        None, "Levels of the subject that identify the sequence, with resolution per_level_subject."
     )
-    metadata_key: Name | None = setting(None, "Key of the metadata that counts, with resolution per_metadata_key.")
+    data_field: Name | None = setting(
+        None, "Field of the data that identifies the sequence, with resolution per_data_field; dots lead into objects."
+    )
+    metadata_key: Name | None = setting(
+        None, "Key of the metadata that identifies the sequence, with resolution per_metadata_key."
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -127,15 +132,15 @@ class RetrySettings(InheritedSection):
     policy: RetryPolicy | None = setting(
         RetryPolicy.EXPONENTIAL_BACKOFF, "How the waits between attempts follow each other."
     )
-    back_off_ref: Name | None = setting(None, "Name of the provider of waits that takes the policy's place.")
+    back_off_ref: Name | None = setting(None, "Name of the provider of waits that replaces the policy.")
     initial_interval: Duration = setting(2.0, "First wait; with policy fixed, every wait.")
     max_interval: Duration = setting(30.0, "Longest wait.")
-    max_elapsed_time: EndlessDuration = setting(math.inf, "Sum of waits after which an event is given up.")
+    max_elapsed_time: EndlessDuration = setting(math.inf, "Sum of waits after which an event's attempts are exhausted.")
     multiplier: Multiplier = setting(1.5, "Each wait divided by the one before it.")
     max_attempts: Attempts = setting(None, "How often an event is tried again.")
     on_exhausted: OnExhausted = setting(
         OnExhausted.SKIP,
-        "What happens to an event that is given up: skip it, stop its partition, or park it in the inbox.",
+        "What happens to an event whose attempts are exhausted: skip it, stop its partition, or park it in the inbox.",
     )
     on_undecodable: OnExhausted = setting(
         OnExhausted.STOP, "What happens to an event whose data cannot be decoded for a handler."
@@ -181,13 +186,13 @@ class ScheduleSettings(InheritedSection):
     kind: Interval = setting(
         Interval.FIXED_DELAY, "Whether the interval counts from the end of a tick, or from its beginning."
     )
-    cron: Cron | None = setting(None, "Cron expression that takes the place of delay and interval.")
+    cron: Cron | None = setting(None, "Cron expression that replaces delay and interval.")
     time_zone: Zone = setting("UTC", "Time zone of the cron expression.")
     error_grace_period: Duration = setting(
-        0.0, "How long after an event has come in its failures do not count: it is tried at each tick."
+        0.0, "How long after its arrival an event's failures use no attempt: it is tried at each tick."
     )
     expires_after: Annotated[EndlessDuration, Ge(0.01)] = setting(
-        math.inf, "How long after it has come in an event is tried; then it is removed."
+        math.inf, "How long after its arrival an event is tried; then it is removed."
     )
     on_exhausted: OnBatchExhausted = setting(
         OnBatchExhausted.BLOCK,
@@ -209,7 +214,7 @@ class BatchSettings(InheritedSection):
     size: AtLeastOne | None = setting(None, "Most events of a sequence in a tick. Unset: all.")
     ordering: BatchOrder | None = setting(BatchOrder.INSERTED, "In which order its events are handled.")
     ordering_ref: Name | None = setting(
-        None, "Name of the provider of a function from an event to what decides the order, in the ordering's place."
+        None, "Name of the provider of a function from an event to its sort key, which replaces the ordering."
     )
     fetch_size: AtLeastOne = setting(1_000, "Most events that are read at once.")
 
@@ -224,13 +229,13 @@ class ProcessingSettings(InheritedSection):
     )
     batch_size: AtLeastOne | None = setting(None, "Most events in one transaction. Unset: chosen from the handlers.")
     handler_warn_after: Annotated[EndlessDuration, Ge(0.1)] = setting(
-        30.0, "How long a call of a handler takes before a warning, the next at twice the time."
+        30.0, "Time after which a call of a handler is reported by a warning; the next comes at twice the time."
     )
     handler_timeout: Annotated[EndlessDuration, Ge(0.1)] = setting(
         math.inf, "How long a call of a handler may take; after that its event has failed."
     )
     on_changed_handlers: OnChangedHandlers = setting(
-        OnChangedHandlers.WARN, "What happens at a start if others have built the read model up to here."
+        OnChangedHandlers.WARN, "What happens at a start if different handlers have built the read model up to here."
     )
 
 
@@ -287,9 +292,7 @@ class GroupSettings(InheritedSection):
     batch: BatchSettings = setting(BatchSettings(), "What a scheduled group handles together.")
     processing: ProcessingSettings = setting(ProcessingSettings(), "What runs the group.")
     rebuild: RebuildSettings = setting(RebuildSettings(), "How the group is rebuilt while it runs.")
-    checkpointing: CheckpointingSettings = setting(
-        CheckpointingSettings(), "How handlers say themselves what is durable."
-    )
+    checkpointing: CheckpointingSettings = setting(CheckpointingSettings(), "How handlers report what is durable.")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

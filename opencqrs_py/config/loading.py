@@ -155,7 +155,7 @@ class _Found:
     def _merged(self, names: FreeNames, findings: Findings) -> Merged:
         merged = Binder(index_of(self.given.settings_cls), names, findings).merged(self.layers)
         for path in merged.stacks.keys() & _IN_DOCUMENTS:
-            what, origin = f"{merged.index.display(path)} stands outside of a file", merged.stacks.pop(path)[-1].origin
+            what, origin = f"{merged.index.display(path)} is outside of a file", merged.stacks.pop(path)[-1].origin
             findings.profiles_unknown(Code.PROFILE, what, origin, "put it into a document of a file")
         resolve(merged, self.given.environ, findings)
         return merged
@@ -194,7 +194,7 @@ def _names(groups: Names, jobs: Names, findings: Findings) -> FreeNames:
                 findings.error(Code.ALIKE_GROUPS, *alike_groups(known, name, where, noun))
             if family.reserved and canonical(name) == family.reserved:
                 where = declared[name] if isinstance(declared, Mapping) else "code"
-                what = f"a job cannot be called {name}: below jobs.{family.reserved} stands what applies to all jobs"
+                what = f"a job cannot be called {name}: jobs.{family.reserved} holds the settings of all jobs"
                 findings.error(Code.RESERVED_NAME, what, where, "give the job another name")
     return names
 

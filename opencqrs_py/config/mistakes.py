@@ -106,7 +106,7 @@ def report_foreign_key(entry: Entry, index: Index, findings: Findings) -> None:
     if _likeness(canonical(first), PREFIX) >= _VERY_ALIKE:
         what, fix = f"there is no section {first}", f"did you mean {PREFIX}?"
     elif "_" in meant.rstrip("_"):  # no other program uses these names of several words
-        what, fix = f"{first} stands outside of {PREFIX}", f"put it below {PREFIX}, as {PREFIX}.{kebab(meant)}"
+        what, fix = f"{first} is outside of {PREFIX}", f"put it below {PREFIX}, as {PREFIX}.{kebab(meant)}"
     else:
         return
     findings.unknown_name(Code.UNKNOWN_KEY, what, entry.key_origin(0), fix)

@@ -81,7 +81,7 @@ class Resolver:
             parts += [text[position:start], found[-1].text]
             position, length = end + 1, length + len(found[-1].text)
             if length > MOST_CHARACTERS:
-                raise PlaceholderError(f"it comes to more than {MOST_CHARACTERS:,} characters")
+                raise PlaceholderError(f"it expands to more than {MOST_CHARACTERS:,} characters")
         values = frozenset[str]().union(*(each.values for each in found))
         return Found("".join((*parts, text[position:])), any(each.secret for each in found), values)
 
@@ -97,7 +97,7 @@ class Resolver:
         if found is not None:
             inner = self.text(found.text, (*stack, name))
         elif default is None:
-            raise PlaceholderError(f"nothing is known of ${{{written}}}")
+            raise PlaceholderError(f"there is no value for ${{{written}}}")
         else:
             inner = self.text(default, (*stack, ""))
         is_secret = found.secret if found is not None else bool(inner.text) and holds_secret(name)

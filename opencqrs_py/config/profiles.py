@@ -40,7 +40,7 @@ def applies(expressions: Sequence[str], active: Collection[str]) -> bool:
         tokens = _tokens(expression)
         holds = _combined(tokens, active) or holds
         if tokens:
-            raise ValueError(f"{tokens[0]!r} comes too much")
+            raise ValueError(f"{tokens[0]!r} is not expected there")
     return holds
 
 

@@ -37,7 +37,7 @@ def properties_documents(text: str, file: Origin, findings: Findings) -> list[li
         for entry in document:
             first = seen.setdefault(entry.key, entry)
             if first is not entry:
-                what = f"the key {entry.key[0]} stands there twice, first in line {first.origin.line}"
+                what = f"the key {entry.key[0]} appears twice, first in line {first.origin.line}"
                 findings.error(Code.SET_TWICE, what, entry.key_origin(0), "remove one of them")
     return documents
 

@@ -103,7 +103,7 @@ class MappingSettings(Section):
     """A table of another system that is the event store; all names as they are written in the database."""
 
     table: ColumnName | None = Field(
-        None, description="The table, which is only read; a schema may stand before it, with a dot. Unset: our own."
+        None, description="The table, which is only read; a schema may precede it, with a dot. Unset: our own."
     )
     position: ColumnName | None = Field(
         None, description="Column of whole numbers above 0 that grow from row to row, each drawn as its row is added."
@@ -117,7 +117,7 @@ class MappingSettings(Section):
     type: ColumnName | None = Field(None, description="Column of the event type.")
     time: ColumnName | None = Field(None, description="Column of the time: a timestamp, or a text as in RFC 3339.")
     data: ColumnName | None = Field(None, description="Column of the data: JSON, also as text.")
-    metadata: ColumnName | None = Field(None, description="Column of what accompanies the data: a JSON object.")
+    metadata: ColumnName | None = Field(None, description="Column of the metadata: a JSON object.")
 
 
 class EventStoreSettings(Section):
@@ -127,7 +127,7 @@ class EventStoreSettings(Section):
         "sqlite:///opencqrs.db",
         description="URL of the event store: sqlite:///…, postgresql://…, mariadb://…, file:… or eventsourcingdb://….",
     )
-    ref: Name | None = Field(None, description="Name of the provider of an event store that takes the URL's place.")
+    ref: Name | None = Field(None, description="Name of the provider of an event store that replaces the URL.")
     api_token: Name | None = Field(None, description="API token of EventSourcingDB.")
     mapping: MappingSettings = Field(MappingSettings(), description="A table of another system, by its columns.")
 
@@ -169,13 +169,11 @@ with warnings.catch_warnings():
             description="URL of the database. Unset: the one SQL database that is configured as event store or "
             "registered.",
         )
-        ref: Name | None = Field(
-            None, description="Name of the provider of a sqlalchemy.Engine that takes the URL's place."
-        )
+        ref: Name | None = Field(None, description="Name of the provider of a sqlalchemy.Engine that replaces the URL.")
         schema: Name | None = Field(  # type: ignore[assignment]
             None,
             description="Schema of the package's own tables, on MariaDB a database of the server; created if it is "
-            "missing. Unset: where connections begin.",
+            "missing. Unset: the default schema of connections.",
         )
         pool_size: AtLeastOne | None = Field(
             None,
@@ -187,17 +185,17 @@ with warnings.catch_warnings():
 class ClockSettings(Section):
     """Time, by which waits end and failures are dated."""
 
-    ref: Name | None = Field(None, description="Name of the provider of a clock that takes the place of the machine's.")
+    ref: Name | None = Field(None, description="Name of the provider of a clock that replaces the machine's.")
 
 
 class NodeSettings(Section):
     """This process, as one of those that share the partitions of groups."""
 
-    name: Name | None = Field(None, description="How the process is called in logs and tables. Unset: host:pid.")
+    name: Name | None = Field(None, description="Name of the process in logs and tables. Unset: host:pid.")
     max_partitions: AtLeastOne | None = Field(
         None, description="Most partitions of all groups together that one process takes. Unset: no limit."
     )
-    max_runs: AtLeastOne = Field(4, description="Most runs of jobs that one process has in hand at once.")
+    max_runs: AtLeastOne = Field(4, description="Most runs of jobs that one process executes at once.")
 
 
 class SparkSettings(Section):
@@ -207,7 +205,7 @@ class SparkSettings(Section):
     conf: dict[str, str] = Field({}, description="Spark's own settings, by their full name.")
     allow_unauthenticated: bool = Field(
         default=False,
-        description="Whether a Spark may be used that does not authenticate the programs that connect to it.",
+        description="Whether to allow a Spark that does not authenticate the programs that connect to it.",
     )
     max_tasks_per_group: Annotated[Whole, Ge(1), Fact(unit="1 or more")] | None = Field(
         None, description="Most tasks of one group that run at once. Unset: as many as Spark runs at once."
@@ -223,7 +221,7 @@ class HttpSettings(Section):
 
     bind: Bind | None = Field(
         None,
-        description="Port (8080), or address and port (0.0.0.0:8080), that the process answers on with health, metrics "
+        description="Port (8080), or address and port (0.0.0.0:8080), where the process serves health, metrics "
         "and status; without an address only programs of this machine reach it. Unset: it does not listen.",
     )
     token: Token | None = Field(
@@ -240,7 +238,7 @@ class HealthSettings(Section):
         None, description="Most events between a partition and the newest one. Unset: any number."
     )
     stalled_after: Duration = Field(
-        60.0, description="Time after which a partition is stalled that has events to handle and makes no progress."
+        60.0, description="Time without progress after which a partition that has events to handle counts as stalled."
     )
 
 
@@ -257,7 +255,7 @@ class RunSettings(Section):
 
     sigterm_exit_code: int = Field(
         130,
-        description="Exit code after SIGTERM, such as 0 for a service manager that takes all others for a failure.",
+        description="Exit code after SIGTERM, such as 0 for a service manager that treats all others as a failure.",
         ge=0,
         le=255,
     )
@@ -274,7 +272,7 @@ class ActivateSettings(Section):
 class ConfigSettings(Section):
     """How the configuration itself is read."""
 
-    unknown: OnUnknown = Field(OnUnknown.ERROR, description="What becomes of keys that name no setting.")
+    unknown: OnUnknown = Field(OnUnknown.ERROR, description="What happens to keys that name no setting.")
     import_: list[str] = Field(
         [], description="More files, and folders of secrets; optional: before one that may be missing."
     )

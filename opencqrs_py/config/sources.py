@@ -113,7 +113,7 @@ class ArgumentSource(LayeredSource):
             if name and sign and not needs_sign:
                 layers.append(keys_layer({name: value}, Origin(OriginKind.ARGUMENT, f"--set {name}")))
                 continue
-            what = f"the argument --set {begin} says no value" if begin else "an argument --set has no key"
+            what = f"the argument --set {begin} has no value" if begin else "an argument --set has no key"
             fix = "write it like --set event-handling.groups.books.fetch.subject=/books"
             if needs_sign:
                 fix = f"write = between key and value: --set {begin}=…"
@@ -333,7 +333,7 @@ def _warn_of_unknown(given: Given, profiles: dict[str, Origin], mentioned: set[s
         if name not in known:
             close = nearest(name, sorted(known))
             fix = f"did you mean {close}?" if close else f"create application-{name}.yaml, or leave it out"
-            what = f"no file and no document knows the profile {name}"
+            what = f"no file or document mentions the profile {name}"
             given.findings.warning(Code.UNKNOWN_PROFILE, what, origin, fix)
 
 

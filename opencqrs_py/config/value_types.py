@@ -60,7 +60,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|[Ff][Ii][Ll][Ee]:.+", re.DOTALL
 
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _BIND_FIX = "write a port like 8080, or an address like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080"
-_TOKEN_FIX = "write letters, digits and signs of ASCII without spaces, or null for none"  # noqa: S105 no password
+_TOKEN_FIX = "write ASCII letters, digits and punctuation without spaces, or null for none"  # noqa: S105 no password
 _LAST_PORT, _LOOPBACK = 65_535, "127.0.0.1"
 _POSITION_FIX = (
     "write tail (the oldest event), head (after the newest), a position, a time like 2024-05-31T12:00:00Z, or how long "
@@ -351,7 +351,7 @@ def address_of(bind: str) -> tuple[str, int]:
     if "/" in bind:
         raise ValueError(f"it is a URL or a path; {_BIND_FIX}")
     if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
-        raise ValueError("an address of IPv6 stands in brackets; write it like [::1]:8080")
+        raise ValueError("an IPv6 address needs brackets; write it like [::1]:8080")
     if host in {"*", "[]"}:
         raise ValueError("there is no such host; write 0.0.0.0:8080 or [::]:8080 for all networks of the machine")
     if not re.fullmatch("[0-9]+", port, re.ASCII):

@@ -140,12 +140,12 @@ class _Reader:
     def _pairs(self, node: yaml.Node, ancestors: tuple[int, ...]) -> dict[str, _Pair]:
         """Return the keys with their values, those of ``<<`` where the mapping does not have them itself."""
         if id(node) in ancestors:
-            what = "an alias refers to what it stands in"
+            what = "an alias refers to the node that contains it"
             self.findings.error(Code.WRONG_SHAPE, what, self.at(node.start_mark), "remove the alias")
             return {}
         self._count(node)
         if len(ancestors) > MOST_LEVELS:
-            raise _TooMuchError(f"more than {MOST_LEVELS} sections take over each other with <<", node.start_mark)
+            raise _TooMuchError(f"more than {MOST_LEVELS} sections merge each other with <<", node.start_mark)
         pairs: dict[str, _Pair] = {}
         inherited: list[yaml.Node] = []
         for key, value in node.value:
@@ -156,7 +156,7 @@ class _Reader:
                 inherited += self._merged(value.value if isinstance(value, yaml.SequenceNode) else [value])
             elif key.value in pairs:
                 first = pairs[key.value][0].start_mark.line + 1
-                what = f"the key {key.value} stands there twice, first in line {first}"
+                what = f"the key {key.value} appears twice, first in line {first}"
                 fix = "remove one of them, or put them together"
                 self.findings.error(Code.SET_TWICE, what, self.at(key.start_mark), fix)
             else:

@@ -1,4 +1,4 @@
-"""When nodes were heard of, by this process's clock: that of the database may be set back. Pure."""
+"""When nodes sent their last heartbeat, by this process's clock: that of the database may be set back. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TOLERANCE = 0.1  # by which an answer of the database may be late, as a part of
 
 
 class Hearing:
-    """Notes when each node has extended its leases last, as far as that was seen.
+    """Notes when each node was last seen to extend its leases.
 
     Leases end by the database's clock. If that is set back by an hour, those of a silent node
     would last for an hour longer. But a node whose leases have not moved for as long as they last has not extended

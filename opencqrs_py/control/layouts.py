@@ -1,6 +1,6 @@
 """Layouts of groups: which partitions a group is to have, and how progress carries over from those that it had.
 
-Everything here is decided from what is given; who reads and writes it is ``RepartitioningTracker``.
+Everything here is decided from arguments; ``RepartitioningTracker`` reads and writes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def split_of(known: Collection[Partition], partition: Partition) -> tuple[Partit
     """
     _require(known, partition)
     if 2 * partition.modulus > MOST_PARTITIONS:
-        what = f"partition {partition} is not split: it is one of {MOST_PARTITIONS:,} already"
-        raise LayoutError("OCQ-615", what, fix="merge others, or let more sequences be in it")
+        what = f"partition {partition} cannot be split: it is one of {MOST_PARTITIONS:,} already"
+        raise LayoutError("OCQ-615", what, fix="merge others first")
     return tuple(sorted((set(known) - {partition}) | set(partition.split())))
 
 
@@ -56,7 +56,7 @@ def even(count: int) -> tuple[Partition, ...]:
         LayoutError: OCQ-615, if there cannot be that many.
     """
     if not 1 <= count <= MOST_PARTITIONS:
-        what = f"{count:,} is not a number of partitions for a group: 1 to {MOST_PARTITIONS:,} are"
+        what = f"{count:,} is not a valid number of partitions: use 1 to {MOST_PARTITIONS:,}"
         raise LayoutError("OCQ-615", what, fix="give another number")
     return layout(count)
 
@@ -74,7 +74,7 @@ class Known:
     Attributes:
         partitions: The partitions that have progress; empty before the first start.
         recorded: The recorded layout; ``None`` if a version of this package without it began the group.
-        living: What ``life-cycle.partitions`` is for other processes that live and can run the group.
+        living: What ``life-cycle.partitions`` is for other live processes that can run the group.
     """
 
     partitions: Collection[Partition]
@@ -89,7 +89,7 @@ class StartLayout:
     Attributes:
         partitions: These.
         changes: Whether the setting has changed since, so that the partitions have to.
-        outdated: Whether the setting of this process is older than that of another one that lives.
+        outdated: Whether the setting of this process is older than that of another live process.
     """
 
     partitions: tuple[Partition, ...]
@@ -100,8 +100,8 @@ class StartLayout:
 def at_start(setting: int, known: Known) -> StartLayout:
     """Return which partitions a group is to have in a process whose ``life-cycle.partitions`` is ``setting``.
 
-    What a command has set wins until the setting changes. In a rolling deployment the newer setting wins: one that was
-    overridden before changes nothing while a process lives that has the one that overrode it.
+    What a command has set wins until the setting changes. In a rolling deployment the newer setting wins: an overridden
+    one changes nothing while a process with the overriding one is alive.
     """
     wanted, recorded = layout(setting), known.recorded
     if not known.partitions:
@@ -132,7 +132,7 @@ def carried_over(known: Cursors, partitions: Sequence[Partition], log: Log) -> d
     """Return where the new ones of some partitions continue, so that no event is handled twice and none is left out.
 
     Args:
-        known: Where the partitions of the layout before stand.
+        known: Where the partitions of the previous layout are.
         partitions: The new layout. Partitions of both layouts are left as they are.
         log: The log.
 

@@ -11,16 +11,16 @@ from opencqrs_py.model.partition import Partition
 
 
 class Notices(Protocol):
-    """Hears of changes that nodes and commands make."""
+    """Notified of changes that nodes and commands make."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a change, at most so long; return whether there was one."""
+        """Wait for a change, at most that long; return whether there was one."""
         ...
 
     def awaited(self) -> frozenset[str]:
         """Return the groups for whose progress callers have begun to wait since the last call.
 
-        A wait for changes ends early when one is heard of.
+        A wait for changes ends early when there is such a group.
         """
         ...
 
@@ -30,7 +30,7 @@ class Notices(Protocol):
 
 
 class ControlStore(Protocol):
-    """The control tables: nodes, leases, and what is wanted. Every method is one short transaction.
+    """The control tables: nodes, leases, and requests. Every method is one short transaction.
 
     Times are those of the store's own clock, never a node's. Safe for several threads.
     """
@@ -48,14 +48,14 @@ class ControlStore(Protocol):
         ...
 
     def beat_as(self, node: Node, seconds: float) -> ControlView | None:
-        """Extend all leases of a node like ``beat``, and record in the same change what it says of itself now.
+        """Extend all leases of a node like ``beat``, and record its current description in the same change.
 
         A store that records nodes only when they join may leave this out.
         """
         return self.beat(node.id, seconds)
 
     def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
-        """Take the leases of partitions without a holder; return those that the node has got.
+        """Take the leases of partitions without a holder; return those that the node has received.
 
         Args:
             node: Id of the node, which must hold its own leases still.
@@ -65,7 +65,7 @@ class ControlStore(Protocol):
         ...
 
     def give_back(self, node: str, keys: Collection[GroupPartition]) -> None:
-        """End leases of a node; those that it does not hold are left alone."""
+        """End leases of a node; those that it does not hold are not changed."""
         ...
 
     def leave(self, node: str) -> None:
@@ -77,17 +77,17 @@ class ControlStore(Protocol):
         ...
 
     def want(self, group: str, wanted: Wanted | None, partitions: Sequence[GroupPartition] = ()) -> None:
-        """Record what is wanted of some partitions; without any, of the whole group, and no longer of single ones.
+        """Record a request for some partitions; without any, for the whole group, dropping those for single ones.
 
-        ``None`` withdraws what was wanted: of a partition that of its group counts then, of a group that of its nodes.
+        ``None`` withdraws the request: then a partition follows that of its group, a group that of its nodes.
         """
         ...
 
     def lay_out(self, group: str, partitions: Collection[Partition]) -> None:
         """Let a group have these partitions and no others.
 
-        The leases of others end, and so does what was wanted of them. But the parts of one that is wanted stopped are
-        wanted stopped, too, and so is what it is merged into.
+        The leases of others end, and so do the requests for them. But the parts of a partition that is to be stopped
+        are to be stopped, too, and so is the partition that it is merged into.
         """
         ...
 
@@ -96,10 +96,10 @@ class ControlStore(Protocol):
         ...
 
     def notices(self) -> AbstractContextManager[Notices] | None:
-        """Open what hears at once that a node joins or leaves, gives leases back, or that something is wanted.
+        """Open what is notified at once when a node joins or leaves, releases leases, or a request is recorded.
 
         Returns:
-            ``None`` if the store cannot tell: then changes are seen at the next heartbeat.
+            ``None`` if the store cannot notify: then changes are seen at the next heartbeat.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The records of the control tables: nodes, leases, and what is wanted of groups."""
+"""The records of the control tables: nodes, leases, and requests for groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GroupPartition(NamedTuple):
 
 
 class Wanted(StrEnum):
-    """What is wanted of a group or of one of its partitions. It outlives the processes that make it so."""
+    """What is requested for a group or one of its partitions. It outlives the processes that carry it out."""
 
     STARTED = "started"
     STOPPED = "stopped"
@@ -30,7 +30,7 @@ class Wanted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """What identifies a process on one machine, even after its number was given to another one.
+    """What identifies a process on one machine, even after its number is reused.
 
     Attributes:
         boot: The machine's boot id; empty if it is not known, and then nothing can be proved.
@@ -87,13 +87,13 @@ class Node:
 
     Attributes:
         id: Unique among all nodes that ever were.
-        name: How people know it, ``host:pid`` by default.
+        name: Its name for people, ``host:pid`` by default.
         process: What identifies its process.
         groups: The groups that it can run, by name. It is assigned nothing else.
         most: Most partitions that it takes in all, at least 1; ``None``: no limit.
         started_at: ISO 8601 time.
-        lease_seconds: How long its leases last; 0 if it does not say.
-        load: What it has in hand on Spark, as of a heartbeat; ``None`` if it runs no group there, or does not say.
+        lease_seconds: How long its leases last; 0 if unknown.
+        load: What it has in hand on Spark, as of a heartbeat; ``None`` if it runs no group there, or that is unknown.
         jobs: The jobs that it runs, by name, each with what identifies its schedule; empty for one without.
     """
 
@@ -118,7 +118,7 @@ class NodeRecord:
 
     Attributes:
         node: The node.
-        seconds_left: How long its leases last if it is not heard of again; 0 or less: they have ended.
+        seconds_left: How long its leases last without another heartbeat; 0 or less: they have ended.
         alive: Whether it holds its leases.
     """
 
@@ -129,12 +129,12 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who may work on a partition.
+    """The right of a node to work on a partition.
 
     Attributes:
         key: The partition.
         node: Id of the node that has it; empty if none has.
-        term: How often it changed hands.
+        term: How often its holder changed.
         since: ISO 8601 time at which the node took it; empty if none has it.
         avoids: Id of the node that is not to have it for a while; empty for none.
     """
@@ -153,8 +153,8 @@ class ControlView:
     Attributes:
         nodes: Every known node, including crashed ones, by start.
         leases: The lease of each partition of the groups that a node has ever been able to run.
-        wanted: What is wanted of whole groups, by name; missing groups have no command.
-        wanted_partitions: What is wanted of single partitions, which counts more.
+        wanted: What is requested for whole groups, by name; missing groups have no command.
+        wanted_partitions: What is requested for single partitions, which takes precedence.
     """
 
     nodes: tuple[NodeRecord, ...] = ()
@@ -179,7 +179,7 @@ class ControlView:
 
     @property
     def schedules(self) -> dict[str, str]:
-        """The schedule of each job that living nodes run: that of the node that was started last counts."""
+        """The schedule of each job that live nodes run: the last started node decides."""
         youngest = sorted(self.alive.values(), key=lambda node: (node.started_at, node.id))
         return {job: schedule for node in youngest for job, schedule in node.jobs.items()}
 
@@ -192,11 +192,11 @@ class ControlView:
         return self.alive.get(lease.node)
 
     def commanded(self, key: GroupPartition) -> Wanted | None:
-        """Return what a command wants of a partition: its own, else its group's; ``None`` without one."""
+        """Return what a command requests for a partition: its own, else its group's; ``None`` without one."""
         return self.wanted_partitions.get(key) or self.wanted.get(key.group)
 
     def wanted_of(self, key: GroupPartition) -> Wanted:
-        """Return what is wanted of a partition: by its own command, else its group's, else by its nodes."""
+        """Return what is requested for a partition: by its own command, else its group's, else by its nodes."""
         commanded = self.commanded(key)
         if commanded is not None:
             return commanded

@@ -1,10 +1,10 @@
-"""How partitions are shared out among nodes: evenly, with few moves, and the same whichever node works it out.
+"""How partitions are shared out among nodes: evenly, with few moves, and the same whichever node computes it.
 
 The counts of a group's partitions differ by at most one from node to node, and so do those of all groups together, as
 far as the limits of the nodes and the groups that they can run allow.
 
 Source:
-    Axon shares segments by who comes first; fair shares are what its users ask for.
+    Axon assigns segments first come, first served; its users ask for fair shares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opencqrs_py.control.records import ControlView, GroupPartition, Node, Wante
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a node has to do to get its share, and no more than that.
+    """What a node has to do to get exactly its share.
 
     Attributes:
         share: The partitions that it is to have; some of them may still be another node's.

@@ -1,4 +1,4 @@
-"""Children of a run: its parts that are executed side by side, each under a record of its own."""
+"""Children of a run: its parts that are executed in parallel, each under its own record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def counted_in_run(position: RunPosition) -> RunPosition:
 
 
 class RunFencedError(FencedError):
-    """A run was taken over by another process. A job may raise ``FencedError`` itself, of a tracker that it uses."""
+    """A run was taken over by another process. A job may raise ``FencedError`` itself, by a tracker that it uses."""
 
 
 def fenced(run: JobRun) -> RunFencedError:

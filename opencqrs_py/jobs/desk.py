@@ -16,7 +16,7 @@ from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import wait_after
 
 _HELD = timedelta(seconds=3)
-"""How long a job is left out whose records others hold for too long, so that the other jobs do not wait for it."""
+"""How long a job is skipped whose records stay locked for too long, so that the other jobs do not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Worker:
 
     Attributes:
         node: Its id.
-        name: How people know it.
+        name: Its name for people.
         alive: Ids of all processes whose runs continue, its own included, as of some time ago.
         free: How many runs it can begin.
-        ticks_of: The jobs whose schedule it may follow: no younger process has another one.
+        ticks_of: The jobs whose schedule it may follow: no later process has another one.
         alive_now: Returns the current ``alive``, from the control plane itself. It is called after reading
             the runs, if one of them seems to have lost its process, so that none is taken from a process that has
             started since ``alive`` was read.
-        own: Ids that the process has had before, as it lost its leases.
+        own: Earlier ids of the process, which lost its leases.
     """
 
     node: str
@@ -53,7 +53,7 @@ class Ending:
         error: How it failed; empty if it did not.
         permanent: Whether no further attempt helps.
         reason: Why it ended early, or was cancelled; empty if all is done.
-        cancelled: Whether it was requested to end.
+        cancelled: Whether it was asked to end.
         released: Whether it continues in another process, as this one ends.
     """
 
@@ -66,7 +66,7 @@ class Ending:
 
 
 class JobDesk:
-    """What is decided about the runs of jobs. Each method is one transaction, or a short one for each job.
+    """Decisions about the runs of jobs. Each method is one transaction, or a short one for each job.
 
     Args:
         store: The tables of jobs.
@@ -83,16 +83,16 @@ class JobDesk:
         self._exclusive = _both_ways(rules)
         self._concerned = self._exclusive.keys()
         self._mine: set[Claim] = set()  # what this desk has begun, and returned
-        self._meant: dict[Claim, JobRun] = {}  # ends whose commit has not been answered
-        self._taken: dict[Claim, JobRun] = {}  # from their processes, by a commit that has not been answered
+        self._meant: dict[Claim, JobRun] = {}  # ends whose commit got no answer
+        self._taken: dict[Claim, JobRun] = {}  # from their processes, by a commit that got no answer
         self._recovered: deque[JobRun] = deque()  # taken from their processes, and not reported yet
-        self._held: dict[str, datetime] = {}  # jobs whose records could not be opened, and until when they are left out
+        self._held: dict[str, datetime] = {}  # jobs whose records could not be opened, and until when they are skipped
 
     def attend(self, worker: Worker) -> list[JobRun]:
-        """Record the ticks that have come, take up what dead processes had in hand, and begin what may begin.
+        """Record the ticks that are due, take over the runs of dead processes, and begin what may begin.
 
-        Call it also when the worker is full: what is to be skipped is skipped then, and not begun too late. If it
-        raises, what it has begun before is taken up by the next call.
+        Call it also when the worker is full: then runs that are to be skipped are skipped in time. If
+        it raises, the next call takes over what it has begun.
 
         Returns:
             The runs that the worker has to execute now. Those reserved for a caller are left to ``begin``.
@@ -116,11 +116,11 @@ class JobDesk:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether the last ``attend`` has left out a job, as its records could not be opened."""
+        """Whether the last ``attend`` has skipped a job, as its records could not be opened."""
         return bool(self._held)
 
     def recovered(self) -> Iterator[JobRun]:
-        """Yield the runs that this desk has taken from dead processes, as that was recorded; each once.
+        """Yield the runs that this desk has taken from dead processes, as recorded; each once.
 
         It also yields runs that were cancelled because their callers could not learn that they had begun. If ``attend``
         or ``begin`` raises, the next call of either finds out what was recorded.
@@ -129,7 +129,7 @@ class JobDesk:
             yield self._recovered.popleft()
 
     def next_due(self, view: JobsView, worker: Worker) -> datetime | None:
-        """Return when there is something to do for a worker with room, by what is known; ``None`` if nothing is.
+        """Return when a worker with free capacity has something to do, as far as known; ``None`` if never.
 
         What waits for other runs, for the end of a pause or for the caller that it is reserved for has no time.
         """
@@ -163,7 +163,7 @@ class JobDesk:
         return begun[0] if begun else self.store.find(run) or found
 
     def request(self, run: JobRun) -> bool:
-        """Record a run that a person, a program or an event asks for; return whether it is new."""
+        """Record a run that a person, a program or an event requests; return whether it is new."""
         return self.store.request(run)
 
     def finish(self, run: JobRun, ending: Ending) -> JobRun | None:
@@ -174,7 +174,7 @@ class JobDesk:
             ending: How it ended.
 
         Returns:
-            The state of the run after the attempt; ``None`` if it was taken from its owner in the meantime.
+            The state of the run after the attempt; ``None`` if it was taken from its owner meanwhile.
         """
         rule, claim, ended = self.rules[run.job], claim_of(run), None
         with self.store.open([run.job]) as book:
@@ -201,8 +201,8 @@ class JobDesk:
             run: Its id.
             reason: Why.
             actor: The caller's name.
-            alive_now: As of :class:`Worker`, if no process takes up what dead ones had in hand, as none has the job;
-                such a run ends at once, too.
+            alive_now: As for :class:`Worker`, if no process takes over the runs of dead ones, as none has the job; such
+                a run ends at once, too.
         """
         found = self.store.find(run)
         if found is None:
@@ -221,7 +221,7 @@ class JobDesk:
         return known
 
     def pause(self, job: str, actor: str, reason: str) -> JobRecord:
-        """Have no trigger start runs of a job until it is resumed; one in hand continues."""
+        """Keep triggers from starting runs of a job until it is resumed; a run in progress continues."""
         with self.store.open([job]) as book:
             record = book.records[job]
             if not record.is_paused:
@@ -242,9 +242,9 @@ class JobDesk:
         return sum(self.store.purge(name, now - rule.keep) for name, rule in self.rules.items())
 
     def _with_work(self, view: JobsView, worker: Worker, dead: Collection[Claim]) -> list[str]:
-        """Return the jobs of which something is to be done, as far as a look shows.
+        """Return the jobs that have something to do, as far as a read shows.
 
-        What has come first is first, so that no job takes the room that another one has waited for longer.
+        The oldest comes first, so that no job takes the capacity that another one has waited for longer.
         """
         self._held = {name: until for name, until in self._held.items() if until > view.now}
         since: dict[str, datetime] = {}
@@ -260,7 +260,7 @@ class JobDesk:
         return sorted(since.keys() - self._held.keys(), key=lambda name: (since[name], name))
 
     def _dead(self, view: JobsView, worker: Worker) -> frozenset[Claim]:
-        """Return what processes had in hand that have ended."""
+        """Return the runs of processes that have ended."""
         orphans = [run for run in view.runs if run.job in self._concerned and _is_orphan(run, worker.alive)]
         alive = worker.alive_now() if orphans else ()
         return frozenset(claim_of(run) for run in orphans if _is_orphan(run, alive))
@@ -363,7 +363,7 @@ def _is_recorded(meant: JobRun, found: JobRun | None) -> bool:
 
 
 def _end_of(run: JobRun) -> tuple[RunStatus, int, str, str, datetime | None]:
-    """Return by what the end of a run is known again; the time tells it from one that another process has recorded."""
+    """Return what identifies the end of a run; the time distinguishes it from one that another process has recorded."""
     return run.status, run.token, run.error, run.reason, run.ended_at
 
 
@@ -373,7 +373,7 @@ def _ms(moment: datetime) -> datetime:
 
 
 def _is_orphan(run: JobRun, alive: Collection[str]) -> bool:
-    """Return whether the process has ended that has a run in hand, or is the only one that may have it."""
+    """Return whether the process that executes a run, or for which it is reserved, has ended."""
     owner = run.owner if run.status is RunStatus.RUNNING else run.reserved
     return bool(owner) and owner not in alive
 

@@ -42,8 +42,8 @@ class Surroundings:
         select: Executes statements that inputs return.
         clock: For time budgets.
         pause: Waits a number of seconds, or until a run is to end.
-        missed: Gets what a call after a commit has raised, once that is logged.
-        failed: Gets what an attempt or one of its items has failed with, and what it is tried again after.
+        missed: Receives what a call after a commit has raised, once that is logged.
+        failed: Receives what an attempt or one of its items has failed with, and the wait until the next attempt.
     """
 
     store: JobStore
@@ -62,7 +62,7 @@ class JobExecution:
         job: The job.
         run: The run as it was begun.
         around: What executions need.
-        signals: By which it learns that it is to end.
+        signals: Tell it that it is to end.
         released: Returns whether the run continues in another process, as this one ends.
 
     Source:
@@ -107,7 +107,7 @@ class JobExecution:
                 raise_interrupt(error)
                 if issubclass(type(error), RunFencedError):
                     return None
-                if not isinstance(error, EndedError):  # the child has said what it failed with
+                if not isinstance(error, EndedError):  # the child has reported its failure
                     self._around.failed(error)
                 if not self._is_outage(error):
                     return self._failed(error)
@@ -119,7 +119,7 @@ class JobExecution:
                     return self._ended_early()
 
     def _to_its_end(self) -> Ending:
-        if self._run.token > 1 and not self._run.parent:  # else there was no attempt before
+        if self._run.token > 1 and not self._run.parent:  # else there was no earlier attempt
             self._finish_children()
         if self._mode is JobTransaction.RUN:
             return self._in_one_transaction()
@@ -155,10 +155,10 @@ class JobExecution:
             position = replace(position, done=True, rest=position.rest or reason)
             self._advance(position, unit)
         self._position = position
-        return self._with_failed()  # of an attempt before, under other settings
+        return self._with_failed()  # of an earlier attempt, under other settings
 
     def _finish_children(self) -> None:
-        """Handle what is left of the page that an attempt before has distributed to tasks, as on Spark."""
+        """Handle the rest of the page that an earlier attempt has distributed to tasks, as on Spark."""
         children = self._taken(self._run.owner)
         position = self._position
         for child in children:
@@ -289,13 +289,13 @@ class JobExecution:
         self._committed.append(work.committed)
 
     def _raise_if_caught(self) -> None:
-        """End the call if ``raise_if_cancelled`` has, and the job has caught that, perhaps with all other errors."""
+        """End the call if ``raise_if_cancelled`` has raised and the job has caught that, perhaps with other errors."""
         if self._signals.raised:
             raise JobCancelledError(self._signals.cancelled)
 
     @contextmanager
     def _unit(self, *, needed: bool) -> Iterator[UnitOfWork | None]:
-        """Open a transaction if one is needed; after its commit make the calls that wait for that."""
+        """Open a transaction if one is needed; after its commit make the calls that wait for it."""
         self._committed = []
         if needed and self._around.transactions is not None:
             with self._around.transactions.begin() as unit:
@@ -328,7 +328,7 @@ class JobExecution:
 
     @property
     def _is_named(self) -> bool:
-        """Whether it is for ids that were named: no other run need be for them, so it leaves none of them out."""
+        """Whether it is for named ids: no other run may include them, so it leaves none of them out."""
         return self._run.ids is not None
 
     @property
@@ -348,7 +348,7 @@ class JobExecution:
         if self._time_is_over(position):
             return f"its time budget of {self._job.rule.budget:g} s is used up; the rest is for the next run"
         if self._most(position) < 1:
-            return f"it has handled {self._job.rule.most_items} items, as many as it may; the rest is for the next run"
+            return f"it has handled {self._job.rule.most_items} items, its maximum; the rest is for the next run"
         return ""
 
     def _ended_early(self) -> Ending:
@@ -377,7 +377,7 @@ class JobExecution:
         return issubclass(type(error), JobCancelledError) and bool(self._signals.cancelled)
 
     def _found_again(self) -> bool:
-        """Look what of the run is recorded, since it is not known whether the last commit has reached the database."""
+        """Read what of the run is recorded, since it is not known whether the last commit has reached the database."""
         known = self._around.store.find(self._run.id)
         if known is None or known.token != self._run.token:
             return False

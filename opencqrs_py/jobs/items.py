@@ -120,7 +120,7 @@ class Items:
         exact = {str(each): each for each in ids}
         if exact.keys() <= set(map(str, named)):
             return [(each, exact[str(each)]) for each in named if str(each) in exact]
-        # The database takes another spelling for the same, such as a UUID in upper case.
+        # The database treats another spelling as the same, such as a UUID in upper case.
         found: dict[str, tuple[JobId, JobId]] = {}
         for name in named:
             for each in self._applying(given, JobPage(1, None, (name,)), unit):
@@ -171,7 +171,7 @@ def _listed(result: object, place: str) -> list[JobId]:
 
 
 def _checked(ids: Sequence[JobId], page: JobPage, place: str) -> tuple[JobId, ...]:
-    """Return what an input has returned for a page, if it may be that."""
+    """Return what an input has returned for a page, if it is valid."""
     if page.ids is not None:
         return _only_named(ids, page.ids, place)
     before: Any = page.after

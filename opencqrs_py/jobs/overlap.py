@@ -22,7 +22,7 @@ class Verdict(Enum):
     BEGIN = auto()
     WAIT = auto()
     SKIP = auto()
-    COALESCE = auto()  # with a run that waits already and does the same
+    COALESCE = auto()  # together with a waiting run that does the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Admission:
         reason: Why it is skipped.
         into: The run that covers it, too.
         cancel: Runs that are asked to end.
-        fence: Runs that were asked to end, have not, and are taken for ended.
+        fence: Runs that were asked to end, have not, and count as ended.
         replaces: Waiting runs that it covers from now on.
     """
 
@@ -86,7 +86,7 @@ def excludes(run: JobRun, other: JobRun, scope: OverlapScope) -> bool:
 def _newcomer(run: JobRun, active: Sequence[JobRun], waiting: Sequence[JobRun], rule: Meeting) -> Admission:
     match rule.overlap:
         case Overlap.SKIP if not active and not waiting:
-            return Admission(Verdict.WAIT)  # for other jobs, which come at the same time perhaps every time
+            return Admission(Verdict.WAIT)  # for other jobs, which may be due at the same time every time
         case Overlap.SKIP:
             blocking = (*active, *waiting)[0]
             return Admission(Verdict.SKIP, f"run {blocking.id} has not ended")
@@ -95,7 +95,7 @@ def _newcomer(run: JobRun, active: Sequence[JobRun], waiting: Sequence[JobRun], 
             if same is not None:
                 return Admission(Verdict.COALESCE, into=same.id)
             if len(waiting) >= rule.queue_size:
-                return Admission(Verdict.SKIP, f"as many runs wait as may: {len(waiting)}")
+                return Admission(Verdict.SKIP, f"the queue is full, waiting runs: {len(waiting)}")
             return Admission(Verdict.WAIT)
         case Overlap.CANCEL:  # pragma: no branch there is no other rule
             lasting = (each for each in active if not _must_not_be_lost(each))
@@ -107,7 +107,7 @@ def _newcomer(run: JobRun, active: Sequence[JobRun], waiting: Sequence[JobRun], 
 
 
 def _is_over(run: JobRun, rule: Meeting, now: datetime) -> bool:
-    """Return whether a run was requested to end, and has had its time for that."""
+    """Return whether a run was asked to end, and its time for that is over."""
     return run.cancelled_at is not None and now >= run.cancelled_at + timedelta(seconds=rule.grace)
 
 
@@ -128,7 +128,7 @@ def _keys(ids: tuple[JobId, ...]) -> set[str]:
 
 
 def _folded(id_: JobId) -> str:
-    """Return the text of an id, of a UUID in small letters: it may be the same in capitals, but need not be."""
+    """Return the text of an id; of a UUID in lower case, since upper case may mean the same id."""
     text = str(id_)
     return text.lower() if _UUID.fullmatch(text) else text
 

@@ -32,14 +32,14 @@ class JobBook(Protocol):
     def runs(self) -> Sequence[JobRun]:
         """Their runs that have not ended, including changes, by time of request, then by id.
 
-        Their owners may record meanwhile what is done. A run that was put under another token, to go on elsewhere,
+        Their owners may record meanwhile what is done. A run that was put under another token, to continue elsewhere,
         shows what was recorded last.
         """
         ...
 
     @property
     def known(self) -> Collection[str]:
-        """The ids of runs that were put as new, and have a record already; to be read when the block has ended."""
+        """The ids of runs that were put as new but already have a record; to be read after the block."""
         ...
 
     def put(self, run: JobRun) -> JobRun:
@@ -70,7 +70,7 @@ class JobStore(Protocol):
     def open(self, jobs: Collection[str]) -> AbstractContextManager[JobBook]:
         """Open the records of some jobs; a second caller for one of them waits until the block has ended.
 
-        If the block raises, nothing is written. A call that waits for too long raises an outage.
+        If the block raises, nothing is written. A call that waits too long raises an outage.
         """
         ...
 
@@ -136,11 +136,11 @@ class JobStore(Protocol):
         ...
 
     def take_children(self, run: JobRun, owner: str) -> list[JobRun] | None:
-        """Take the children of a run from their owners, which can commit nothing more.
+        """Take the children of a run from their owners, which can then commit nothing more.
 
         Args:
             run: The run as its owner has it.
-            owner: Who has the children in hand from now on.
+            owner: The node that executes the children from now on.
 
         Returns:
             The children by id, under their next tokens, with what was recorded last; ``None`` if another one has the

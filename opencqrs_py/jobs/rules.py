@@ -23,7 +23,7 @@ class Ticking:
         startup: Whether there is a run after each start of a process.
         delay: Seconds from that start to the run.
         jitter: Seconds by which a run begins later at most.
-        misfire: What happens with ticks that no process has seen in time.
+        misfire: What happens with ticks that no process handled in time.
         grace: Seconds by which a tick may be late before it counts as missed.
     """
 
@@ -45,7 +45,7 @@ class Meeting:
         overlap: What happens with a run while another one has not ended.
         scope: Which runs of the job exclude each other.
         queue_size: How many runs may wait, at least 1.
-        grace: Seconds that a run gets to end when a newer one has asked it to.
+        grace: Seconds that a run gets to end when a newer one replaces it.
         exclusive: Names of other jobs whose runs exclude those of this job.
     """
 

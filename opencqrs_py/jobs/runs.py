@@ -32,7 +32,7 @@ OUTCOMES = (RunStatus.SUCCEEDED, RunStatus.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class RunPosition:
-    """What of a run is done. It is stored with what the job writes, so that nothing of it is repeated.
+    """The part of a run that is done. It is stored with what the job writes, so that nothing of it is repeated.
 
     Attributes:
         after: The last id that is done; ``None``: none is.
@@ -111,11 +111,11 @@ class JobRun:
         actor: The person who has requested it, if any.
         into: Id of the run that has taken its place.
         reserved: Id of the only node that may run it; empty: any.
-        queued: Whether it was let in to wait for others to end.
-        cancelled_at: When it was requested to end.
+        queued: Whether it was admitted to wait for others to end.
+        cancelled_at: When it was asked to end.
         ticks: How many ticks the record covers, at least 1.
-        parent: Id of the run whose ids it has a part of; empty: it is not a child. A child is in no list, and
-            counts as no run; its owner is the job of Spark that has it in hand.
+        parent: Id of the run whose ids it has a part of; empty: it is not a child. A child is in no list, and does not
+            count as a run; its owner is the job of Spark that has it in hand.
     """
 
     id: str
@@ -162,7 +162,7 @@ class JobRun:
         return waits and (self.due_at is None or self.due_at <= now)
 
     def ended(self, status: RunStatus, now: datetime, reason: str = "", into: str = "") -> JobRun:
-        """Return it as it has ended; nothing that its owner writes afterwards counts."""
+        """Return it as it has ended; later writes of its owner have no effect."""
         token = self.token + (1 if self.status is RunStatus.RUNNING else 0)
         return replace(
             self, status=status, ended_at=now, reason=reason or self.reason, into=into, owner="", token=token
@@ -203,7 +203,7 @@ class JobRecord:
         next_tick: The next tick, which is not recorded as a run yet; ``None`` without a schedule, and while a run lasts
             from whose end the next one counts.
         paused_at: When it was paused; ``None`` if it is not.
-        paused_by: Who has paused it.
+        paused_by: The person who has paused it.
         reason: Why.
         succeeded_at: When a run of it has succeeded last; ``None``: none has.
     """
@@ -224,7 +224,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class JobsView:
-    """How all jobs stand at one moment.
+    """The state of all jobs at one moment.
 
     Attributes:
         now: The moment, by the store's clock.

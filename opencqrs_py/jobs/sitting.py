@@ -18,7 +18,7 @@ from opencqrs_py.processing.recovery import wait_after
 MOST_DEATHS = 3
 """Processes that may end during a run before it counts as failed, as for events that end their process."""
 
-_TOLERANCE = timedelta(seconds=1)  # a clock that goes back by no more was not set back
+_TOLERANCE = timedelta(seconds=1)  # a clock that goes back by this or less was not set back
 
 Claim = tuple[str, int]
 """Id and token of a run: what names one attempt of it."""
@@ -31,11 +31,11 @@ def claim_of(run: JobRun) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Who begins runs, and how many.
+    """The process that begins runs, and how many.
 
     Attributes:
         node: Id of the process.
-        name: How people know it.
+        name: Its name for people.
         free: How many runs it can begin.
         only: Id of the one run that it may begin; empty: any that is not reserved.
     """
@@ -53,7 +53,7 @@ class Room:
 
 
 class Sitting:
-    """Decides about runs with an open book.
+    """Decides about runs while their records are locked.
 
     Args:
         book: The records, locked against other changes.
@@ -72,7 +72,7 @@ class Sitting:
 
     @property
     def runs(self) -> Sequence[JobRun]:
-        """The runs that have not ended, with what was put."""
+        """The runs that have not ended, including changes."""
         return list(self._runs.values())
 
     def find(self, run: str) -> JobRun | None:
@@ -102,19 +102,19 @@ class Sitting:
                 self._write(replace(run, due_at=self.now + timedelta(seconds=_longest_wait(run, rule))))
 
     def take_back(self, run: JobRun) -> JobRun:
-        """Take a run from its own process, which does not know of it: the answer to its begin was lost."""
+        """Take a run back from this process, which does not know that it began: the answer was lost."""
         if run.reserved:
             return self.put(run.ended(RunStatus.CANCELLED, self.now, "its caller could not learn that it had begun"))
         back = replace(run, status=RunStatus.RETRYING, due_at=self.now, owner="", token=run.token + 1)
         return self.put(replace(back, attempt=run.attempt - 1))
 
     def reserve(self, run: JobRun, node: str) -> None:
-        """Reserve a run for a node, as the one that it was reserved for is the same process."""
+        """Reserve a run for a node that is the same process as the one that it was reserved for."""
         if run.reserved != node:
             self._write(replace(run, reserved=node))
 
     def tick(self, rule: JobRule, draw: Callable[[], float]) -> None:
-        """Record the ticks of a job that have come.
+        """Record the ticks of a job that are due.
 
         Args:
             rule: How the job runs.
@@ -136,7 +136,7 @@ class Sitting:
         self._book.put_record(replace(record, next_tick=following))
 
     def begin(self, job: str, room: Room) -> list[JobRun]:
-        """Begin those runs of a job that may begin, as many as there is room for; decide about the others."""
+        """Begin those runs of a job that may begin, up to the free capacity; decide about the others."""
         begun: list[JobRun] = []
         due = [run for run in self.runs if run.job == job and run.is_due(self.now) and room.may_begin(run)]
         one_at_a_time = self._rules[job].meeting.scope is OverlapScope.ALL_RUNS
@@ -172,7 +172,7 @@ class Sitting:
         return run
 
     def _with_next(self, record: JobRecord, ticking: Ticking) -> JobRecord:
-        """Return a record with its next tick; one of the schedule before that has come is recorded."""
+        """Return a record with its next tick; a past tick of the previous schedule is recorded."""
         schedule, now, overdue = ticking.schedule, self.now, record.next_tick
         following = None
         if record.schedule == ticking.text and schedule is not None:
@@ -249,7 +249,7 @@ class Sitting:
             self._write(replace(run, queued=True))
 
     def _with_events(self, run: JobRun) -> JobRun:
-        """Let a run for an event stand for those of other events that may begin, too, up to the ids of a page."""
+        """Merge runs for other events that may begin into a run for an event, up to the ids of a page."""
         if run.trigger is not Trigger.EVENT or run.status is not RunStatus.QUEUED:
             return run
         rule = self._rules[run.job]
@@ -284,7 +284,7 @@ class Sitting:
 
 
 def asked_to_end(run: JobRun, now: datetime, reason: str) -> JobRun:
-    """Return a run after a request to end; it has ended, unless a process has it in hand."""
+    """Return a run after a request to end; it has ended, unless a process executes it."""
     if run.status is RunStatus.RUNNING:
         return replace(run, cancelled_at=run.cancelled_at or now, reason=reason)
     return run.ended(RunStatus.CANCELLED, now, reason)
@@ -298,8 +298,8 @@ def has_come(tick: datetime | None, now: datetime) -> bool:
 def needs_tick(record: JobRecord, ticking: Ticking, runs: Sequence[JobRun], now: datetime) -> bool:
     """Return whether the next tick has to be found.
 
-    It has, if the recorded one is of another schedule, or is so far away that the clock was set back by more than the
-    time between two ticks; and if the run before it has ended unseen.
+    It has if the recorded one belongs to another schedule, or is so far away that the clock must have been set back by
+    more than the time between two ticks; or if the end of the previous run was not noticed.
     """
     if record.schedule != ticking.text:
         return True
@@ -376,7 +376,7 @@ def _run_of(tick: Tick, record: JobRecord, now: datetime, newest: str = "", jitt
 
 
 def _only_waits(run: JobRun) -> bool:
-    """Return whether a run that may not begin waits, whatever is in its way."""
+    """Return whether a run that cannot begin waits, whatever blocks it."""
     return run.queued or run.trigger is Trigger.EVENT
 
 

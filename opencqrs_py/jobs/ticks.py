@@ -21,7 +21,7 @@ MOST_WALKED = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """An instant of a schedule that has come.
+    """A past instant of a schedule.
 
     Attributes:
         at: The instant.
@@ -40,7 +40,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """The ticks that have come, in their order, and the next one.
+    """The ticks that are due, in their order, and the next one.
 
     Attributes:
         due: What is to be recorded now.
@@ -90,7 +90,7 @@ def _fate(rule: Ticking, at: datetime, now: datetime, *, is_last: bool) -> Tick:
 
 
 def missed_by(rule: Ticking, at: datetime, now: datetime) -> str:
-    """Return why a tick that has come starts no run, as it is too late; empty if it starts one."""
+    """Return why a due tick starts no run, as it is too late; empty if it starts one."""
     late = (now - at).total_seconds()
     if rule.misfire is not Misfire.SKIP or late <= rule.grace:
         return ""
@@ -107,7 +107,7 @@ def _instants(schedule: Schedule, first: datetime, now: datetime) -> tuple[Seque
     if at > now:
         return instants, omitted + walked - len(instants), at
     span = timedelta(seconds=MOST_TICKS)
-    while True:  # a tick each second at most, so that the first looks back are short
+    while True:  # a tick each second at most, so that the first searches back are short
         begin = max(at, schedule.following(now - span, now - span))
         instants, there, following = _walk(schedule, begin, now)
         if len(instants) == MOST_TICKS or begin == at:

@@ -16,7 +16,7 @@ class TableMapping:
     """The columns of another system's table that hold the parts of an event. Names are case-sensitive.
 
     Attributes:
-        table: Name of the table; a schema may stand before it, with a dot.
+        table: Name of the table; a schema may precede it, with a dot.
         position: Whole number above 0, different in each row, that grows from row to row as rows are added.
         id: The event's id.
         type: Its type.

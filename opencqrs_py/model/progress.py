@@ -225,7 +225,7 @@ class PartitionStatus:
         skipped: Events that were skipped since the group began.
         parked: How many events wait in the inbox, by what they wait for.
         wanted: Whether the partition is to be ``started``, ``stopped``, or ``paused`` by a command.
-        owner: Name of the node that has it; empty if none has, or its group is not led by leases.
+        owner: Name of the node that has it; empty if none has, or its group does not use leases.
         owned_since: ISO 8601 time at which that node took it, or ``None``.
         lease_until: ISO 8601 time at which its lease ends if that node is not heard of again, or ``None``.
         replay: What is handled again since the group was reset; ``None`` if nothing is.

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class ErrandTimeoutError(Exception):
-    """An errand was not done in time. If it had begun, it continues; if it had not, it never will."""
+    """An errand did not complete in time. If it had begun, it continues; if not, it never begins."""
 
 
 class _Errand:
@@ -35,12 +35,12 @@ class Errands:
         self._threads = [Thread(target=self._run, name=name, daemon=True) for _ in range(threads)]
 
     def start(self) -> None:
-        """Be ready for errands."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self, patience: float) -> None:
-        """Begin no more, and wait for those in hand, for at most ``patience`` seconds each."""
+        """Begin no further errands, and wait for those in progress, for at most ``patience`` seconds each."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -85,7 +85,7 @@ class Errands:
                 self._changed.notify_all()
 
     def _next(self) -> _Errand | None:
-        """Wait for an errand and return it; ``None`` if there will be no more."""
+        """Wait for an errand and return it; ``None`` if no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._waiting) or self._stopped)
             return None if self._stopped else self._waiting.popleft()

@@ -17,7 +17,7 @@ ENDS = (RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """A job, as it was last seen. Times are in seconds since 1970; ``None`` if there is none.
+    """A job, as last read. Times are in seconds since 1970; ``None`` if there is none.
 
     Attributes:
         job: Its name.
@@ -40,7 +40,7 @@ def job_metrics(seen: Sequence[JobFigures], counts: Mapping[str, RunCounts]) -> 
     """Return the metrics of jobs; none if there are no jobs.
 
     Args:
-        seen: The jobs, as they were last seen.
+        seen: The jobs, as last read.
         counts: What this process has counted, by job.
     """
     if not (seen or counts):
@@ -50,7 +50,7 @@ def job_metrics(seen: Sequence[JobFigures], counts: Mapping[str, RunCounts]) -> 
 
 
 def _gauges(seen: Sequence[JobFigures]) -> Iterator[Metric]:
-    text = "Runs of the job that have not ended, by how they stand."
+    text = "Runs of the job that have not ended, by status."
     open_runs = GaugeMetricFamily("opencqrs_job_open_runs", text, labels=("job", "status"))
     for each in seen:
         for status, count in each.open.items():
@@ -75,7 +75,7 @@ def _gauges(seen: Sequence[JobFigures]) -> Iterator[Metric]:
 
 def _counters(counts: Mapping[str, RunCounts]) -> Iterator[Metric]:
     runs = CounterMetricFamily(
-        "opencqrs_job_runs", "Runs that this process has ended, by how.", labels=("job", "status")
+        "opencqrs_job_runs", "Runs that this process has ended, by outcome.", labels=("job", "status")
     )
     took = SummaryMetricFamily(
         "opencqrs_job_run_seconds", "How long these runs have taken, from the first attempt.", labels=("job",)

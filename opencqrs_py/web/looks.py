@@ -1,4 +1,4 @@
-"""Looks that are taken on one thread and kept for a moment, so that no number of requests costs a database more."""
+"""Query results that one thread reads and keeps for a moment, so that more requests do not burden a database."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ KEPT_SECONDS = 1.0
 
 
 class LookTimeoutError(Exception):
-    """A look was not done in time; it continues, and a later request may get its result."""
+    """A query did not complete in time; it continues, and a later request may get its result."""
 
 
 class KeptLook(Generic[T]):
     """The last result of a query. Safe for several threads; queries run on a separate thread, one at a time.
 
     Args:
-        look: Takes a look, which may take long.
+        look: Runs the query, which may take long.
         name: Name of the thread.
-        kept: Seconds for which a result is as good as a new one; what the look raised, too.
+        kept: Seconds for which a result, or the error that was raised, is reused.
         now: Returns the seconds of a clock that never goes back.
     """
 
@@ -45,11 +45,11 @@ class KeptLook(Generic[T]):
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Be ready to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, patience: float) -> None:
-        """Look no more, and wait for a look that is being taken, for at most ``patience`` seconds."""
+        """Stop, and wait for a query in progress, for at most ``patience`` seconds."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -63,8 +63,8 @@ class KeptLook(Generic[T]):
             patience: Longest wait in seconds.
 
         Raises:
-            LookTimeoutError: If the look takes longer, or there will be no more.
-            Exception: What the look has raised.
+            LookTimeoutError: If the query takes longer, or the thread has stopped.
+            Exception: What the query has raised.
         """
         with self._changed:
             if self._result is None or self._now() - self._at >= self._kept:
@@ -88,11 +88,11 @@ class KeptLook(Generic[T]):
             with self._changed:
                 self._result, self._at = result, self._now()
                 self._count += 1
-                self._wanted = False  # who asked while the look was taken gets its result
+                self._wanted = False  # callers that asked during the query get its result
                 self._changed.notify_all()
 
     def _is_wanted(self) -> bool:
-        """Wait until a look is wanted; return whether one still is."""
+        """Wait until a query is wanted; return whether one still is."""
         with self._changed:
             self._changed.wait_for(lambda: self._wanted or self._stopped)
             self._wanted = False

@@ -22,16 +22,16 @@ _LABELS = ("group", "partition")
 _COUNTERS = {
     "claims": ("partition_claims", "Times that this process has claimed the partition."),
     "handled": ("events_handled", "Events that handlers of this process have handled."),
-    "skipped": ("events_skipped", "Events that this process has given up."),
+    "skipped": ("events_skipped", "Events that this process has skipped."),
     "failed_attempts": ("attempts_failed", "Attempts of events that have failed in this process."),
     "failures": ("partition_failures", "Times that an error has stopped the partition in this process."),
-    "outages": ("partition_outages", "Looks of the partition that found a database or the event store unavailable."),
+    "outages": ("partition_outages", "Polls of the partition that found a database or the event store unavailable."),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFigures:
-    """A partition, as it was last seen.
+    """A partition, as last read.
 
     Attributes:
         group: Processing group.
@@ -58,7 +58,7 @@ class PartitionFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """This process, and what it sees of all partitions.
+    """This process, and what it knows of all partitions.
 
     Attributes:
         node: Its name.
@@ -66,7 +66,7 @@ class Figures:
         started_at: When it was started, in seconds since 1970.
         reachable: Whether all databases answer.
         head: Position of the newest event; ``None`` if it is not known.
-        nodes: Nodes that live; ``None`` if that is not known, as leases lead no group.
+        nodes: Live nodes; ``None`` if that is not known, as no group uses leases.
         partitions: All partitions that are known.
         on_spark: What this process has in hand on Spark; ``None`` if it runs no group there.
         jobs: All jobs.
@@ -127,7 +127,7 @@ class _Collected:
         for name, text, value in (
             ("node_start_time_seconds", "When this process was started, since 1970.", figures.started_at),
             ("databases_reachable", "Whether databases and event store answer: 1 or 0.", figures.reachable),
-            ("partitions_held", "Partitions that this process has, by leases if these lead their group.", held),
+            ("partitions_held", "Partitions that this process has, by lease if their group uses leases.", held),
             ("nodes_alive", "Nodes that hold their leases.", figures.nodes),
             ("event_store_head_position", "Position of the newest event.", figures.head),
         ):

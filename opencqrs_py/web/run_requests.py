@@ -1,4 +1,4 @@
-"""Requests for runs of jobs: who may send them, and what they ask for."""
+"""Requests for runs of jobs: which may be sent, and what they request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FORM = '{"ids": ["4711", 7]}'
 
 
 class RequestRefusedError(Exception):
-    """A request that is not done.
+    """A request that is refused.
 
     Attributes:
-        answer: What is answered to it.
+        answer: The answer to it.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -45,7 +45,7 @@ class RunRequest:
 
 
 def require_token(request: Request, token: str | None) -> None:
-    """Return if a request has the token that jobs are guarded by.
+    """Return if a request has the token that jobs require.
 
     Args:
         request: The request, with ``Authorization: Bearer TOKEN``.
@@ -55,20 +55,20 @@ def require_token(request: Request, token: str | None) -> None:
         RequestRefusedError: 403 if there is no token, 401 if the request has none or another one.
     """
     if token is None:
-        what = "jobs are guarded, and no token is set that opens them: set http.token"
+        what = "jobs need a token, and none is set: set http.token"
         raise RequestRefusedError(text_answer(HTTPStatus.FORBIDDEN, what))
     found = request.headers.get_all("Authorization", [])
     scheme, _, given = found[0].partition(" ") if len(found) == 1 else ("", "", "")
     same = hmac.compare_digest(given.strip().encode(errors="replace"), token.encode())
     if not (same and scheme.casefold() == "bearer"):
-        what = "send the token of http.token along: Authorization: Bearer TOKEN"
+        what = "send the token of http.token: Authorization: Bearer TOKEN"
         raise RequestRefusedError(
             text_answer(HTTPStatus.UNAUTHORIZED, what, WWW_Authenticate='Bearer realm="opencqrs"')
         )
 
 
 def run_request(request: Request) -> RunRequest:
-    """Return what a request asks for.
+    """Return what a request is for.
 
     Raises:
         RequestRefusedError: 400, if it has unknown content: the run must not do more than intended.

@@ -1,8 +1,8 @@
-"""A small HTTP server that can neither hang its process nor hold up its end.
+"""A small HTTP server that can neither hang its process nor delay its exit.
 
 It answers GET and HEAD on a few paths, and more below those of branches, one request a connection, each on a thread
-that ends with the process. Requests are bounded in number, size and time, so that one who sends nothing, or slowly,
-costs a thread for a moment and no more.
+that ends with the process. Requests are bounded in number, size and time, so that a client that sends nothing, or
+slowly, blocks only one thread, and only for a moment.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ REQUEST_SECONDS = 10.0
 _POLL_SECONDS = 0.1  # between two checks whether to stop
 _STOP_SECONDS = 0.5
 MOST_BODY = 65_536
-"""Bytes that a request may send along."""
-_MOST_THROWN = 1 << 20  # bytes of a request that are read and thrown away, so that its sender reads the answer
+"""Most bytes of a request's body."""
+_MOST_THROWN = 1 << 20  # bytes of a request that are read and discarded, so that its sender reads the answer
 _MOST_DIGITS = 18  # of a length
 _MOST_SHOWN = 500  # characters of a request in a log
 _BUSY = (
@@ -48,7 +48,7 @@ _BUSY = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered to a request.
+    """The answer to a request.
 
     Attributes:
         status: HTTP status.
@@ -83,7 +83,7 @@ class Request:
         path: As it was sent, without what follows ``?``.
         query: What follows ``?``; empty if nothing does.
         headers: Its headers, in any spelling.
-        body: What was sent along with a ``POST``.
+        body: The body of a ``POST``.
     """
 
     method: str
@@ -94,7 +94,7 @@ class Request:
 
 
 class Branch(Protocol):
-    """Answers on paths that are not known beforehand, also to ``POST``."""
+    """Answers on paths that are not known in advance, also to ``POST``."""
 
     def methods(self, path: str) -> Sequence[str]:
         """Return the methods of a path, without ``HEAD``; none if it is not a path of the branch."""
@@ -111,8 +111,8 @@ class HttpServer:
     Args:
         host: Name or address to listen on.
         port: Its port; 0 for any that is free.
-        routes: What is answered, by path.
-        branches: What else is answered.
+        routes: The answers, by path.
+        branches: Further answers, on paths that are not known in advance.
         most: Most requests at once; more are refused.
         seconds: Longest time that a request may take, from its connection to its end.
         now: Returns the seconds of a clock that never goes back.
@@ -138,7 +138,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Its address."""
         host, port = self._listener.server_address[:2]
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
@@ -160,7 +160,7 @@ class HttpServer:
                 self._listener.handle_request()
                 self._listener.cut()
             except Exception:  # such as no more threads or files: the next request may find some
-                _log.warning("a request could not be taken\n%s", _trace())
+                _log.warning("a request could not be accepted\n%s", _trace())
                 self._stopping.wait(_POLL_SECONDS)
 
 
@@ -217,7 +217,7 @@ class _Listener(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.debug("a request of %s ended early\n%s", client_address, _trace())
+        _log.debug("a request from %s ended early\n%s", client_address, _trace())
 
     def cut(self, older_than: float | None = None) -> None:
         """End the connections of requests that take too long."""
@@ -242,12 +242,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(self._answer(), with_body=False)
 
     def do_POST(self) -> None:
-        """Answer to what was sent to a path of a branch."""
+        """Answer a request to a path of a branch."""
         self._send(self._answer())
 
     @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer with a line of plain text; a method that there is not is one that is not allowed."""
+        """Answer with a line of plain text; an unknown method is one that is not allowed."""
         del explain
         status = HTTPStatus(code)
         self._drain()
@@ -291,7 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
         return text_answer(HTTPStatus.NOT_FOUND, f"not found; there is {', '.join(self.server.routes)}")
 
     def _body(self) -> bytes | Answer:
-        """Read the complete body; else return what is wrong: a part of it may mean something else."""
+        """Read the complete body, or return what is wrong: a part of it could have another meaning."""
         if "Transfer-Encoding" in self.headers:
             return text_answer(HTTPStatus.LENGTH_REQUIRED, "send the body as a whole, with its Content-Length")
         length = self._length()
@@ -299,7 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
             return text_answer(HTTPStatus.BAD_REQUEST, "the Content-Length is not a number of bytes")
         if length > MOST_BODY:
             self._drain()
-            what = f"the body has {length:,} bytes, and {MOST_BODY:,} is the most"
+            what = f"the body has {length:,} bytes, and at most {MOST_BODY:,} are allowed"
             return text_answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what)
         body = self.rfile.read(length)
         if len(body) < length:
@@ -319,14 +319,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def _length(self) -> int | None:
-        """Return the length of what was sent along; ``None`` if it is not known for sure."""
+        """Return the length of the body; ``None`` if it is not known for sure."""
         found = {each.strip() for each in getattr(self, "headers", Message()).get_all("Content-Length", ["0"])}
         text = found.pop()
         is_number = re.fullmatch("[0-9]+", text) is not None and len(text) <= _MOST_DIGITS
         return int(text) if is_number and not found else None
 
     def _drain(self) -> None:
-        """Read what was sent along: a connection that is closed before would take the answer with it."""
+        """Read the rest of the body: if the connection were closed before, the answer would be lost."""
         left = min(self._length() or 0, _MOST_THROWN)
         while left and (part := self.rfile.read(min(left, MOST_BODY))):
             left -= len(part)
@@ -338,7 +338,7 @@ def _shown(text: str) -> str:
 
 
 def _trace() -> str:
-    """Return the error in hand with its trace, without secrets; the log may be one that prints no ``exc_info``."""
+    """Return the current error with its trace, without secrets; the log may be one that prints no ``exc_info``."""
     return plain_text(traceback.format_exc().rstrip(), MOST_CHARACTERS)
 
 

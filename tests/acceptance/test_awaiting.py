@@ -125,7 +125,7 @@ def test_killing_the_process_ends_the_wait_with_the_reason(library, start):
     _, said = waiting.communicate(timeout=SECONDS)
     assert waiting.returncode == 1
     assert (
-        "[OCQ-542] group 'audit' does not reach position 1000: partition 0/1: the process that had it has ended" in said
+        "[OCQ-542] group 'audit' does not reach position 1000: partition 0/1: the process that ran it has ended" in said
     )
 
 

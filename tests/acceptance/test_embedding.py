@@ -229,7 +229,7 @@ def test_a_request_reads_its_own_writes_handled_by_another_process(service):
     service.wait_until(lambda: service.nodes() == [])
     code, said = service.post("/lendings/1")
     assert code == 202
-    assert "the process that had it has ended" in said["detail"]
+    assert "the process that ran it has ended" in said["detail"]
 
 
 def test_the_test_shown_on_the_page_passes(service):

@@ -261,7 +261,7 @@ MISTAKES = {
     "a project there already": Mistake("init .", ("holds application.yaml, handlers.py already", "another folder")),
     # -------------------------------------------------------------------------------------------------------- files
     "no such file": Mistake("events import no.ndjson", ("cannot read no.ndjson: No such file or directory",)),
-    "no name of a format": Mistake("events export a.doc", ("a.doc does not say the format", "let it end with")),
+    "no name of a format": Mistake("events export a.doc", ("a.doc does not show the format", "end it with")),
     "a damaged file": Mistake(
         "events import a.ndjson.gz",
         ("[OCQ-213]", "a.ndjson.gz", "nothing"),

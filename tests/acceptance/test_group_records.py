@@ -40,7 +40,7 @@ def run(project: Any, *settings: str, code: int = 0) -> str:
     chosen = [word for setting in settings for word in ("--set", setting)]
     ran = project.opencqrs("run", "--until-caught-up", *chosen)
     assert ran.code == code, ran.err
-    ignored = ("settings: ", "made a new, empty SQLite database", "made new, empty tables", "starting Spark")
+    ignored = ("settings: ", "created a new, empty SQLite database", "created new, empty tables", "starting Spark")
     lines = (line for line in ran.err.splitlines() if not line.startswith(ignored))
     return "\n".join(line for line in lines if ", lag " not in line)  # which slow runs say now and then
 
@@ -171,7 +171,7 @@ def test_a_renamed_group_is_warned_of_when_it_begins(library: Any) -> None:
     edit(library, '"audit"', '"audits"')
     execute(library, "DELETE FROM audit")  # else the handler fails for each event that it gets again
     assert run(library, THREAD).startswith(
-        "group 'audits' begins as a new one, and group 'audit' has progress and no handler here. If it was renamed"
+        "group 'audits' is new, and group 'audit' has progress but no handler here. If it was renamed"
     )
     assert run(library, THREAD) == "groups with progress and without a handler here: audit"
 

@@ -65,7 +65,7 @@ def test_a_group_that_no_process_runs_is_unhealthy_unless_it_is_stopped(library)
     never = library.opencqrs("health", *THREAD)
     assert (never.code, never.err) == (1, "")
     assert {line for line in never.out.splitlines() if line.startswith("[")} == {
-        f"[{group}] no process runs it: start opencqrs run; or, if that is meant, opencqrs groups stop {group}"
+        f"[{group}] no process runs it: start opencqrs run; or, if this is intended, opencqrs groups stop {group}"
         for group in ("audit", "catalog")
     }
     assert library.opencqrs("run", "--until-caught-up", *THREAD).code == 0
@@ -90,7 +90,7 @@ def test_a_running_group_is_healthy_and_unowned_once_its_process_is_killed(libra
     checked = library.opencqrs("status", "--check", *THREAD, "--format", "json")
     assert checked.code == 1
     assert {group["group"] for group in checked.json} == {"audit", "catalog"}
-    assert "[catalog] the process that had it has ended without a word: start opencqrs run" in checked.err
+    assert "[catalog] the process that ran it has ended without releasing it: start opencqrs run" in checked.err
 
 
 def test_a_failed_partition_and_too_much_lag_are_reported_with_a_fix(library, start):

@@ -112,7 +112,7 @@ def test_a_second_run_with_the_same_port_is_refused_with_the_origin_of_the_setti
     assert second.err.splitlines()[-3:] == [
         f"[OCQ-538] nothing can listen on {host}:{port}: address already in use",
         "  where: http.bind (argument --set http.bind)",
-        "  fix:   end the process that has the port, or choose another one; port 0 takes any that is free",
+        "  fix:   stop the process that uses the port, or choose another one; port 0 takes any free port",
     ]
 
 

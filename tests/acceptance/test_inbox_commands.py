@@ -162,7 +162,7 @@ def test_a_change_of_all_events_needs_an_explicit_option(parking):
         "Usage: opencqrs inbox retry [OPTIONS]",
         "Try 'opencqrs inbox retry --help' for help.",
         "",
-        "Error: say which events: --group, --status, --sequence, --event or --position; or --all",
+        "Error: select events: --group, --status, --sequence, --event or --position; or --all",
     ]
 
 
@@ -185,7 +185,7 @@ def test_a_change_of_all_events_names_the_groups_it_does_not_affect(parking):
     parking.write("application.yaml", f"{SETTINGS}    groups: {{fees: {{progress: {{tracking: in-memory}}}}}}\n")
     assert parking.opencqrs("run", "--until-caught-up", "--group", "overdue-fines").code == 3
     left = [
-        "group fees keeps its progress in memory: its inbox is seen by its own process only",
+        "group fees keeps its progress in memory: only its own process sees its inbox",
         "3 events wait in the inbox of group late-fines, which has no handler here: not changed",
     ]
     for command in (["retry", "--all"], ["skip", "--event", "2", "--reason", "no book", "--dry-run"]):
@@ -201,13 +201,13 @@ def test_an_inbox_in_memory_is_invisible_to_other_processes(parking):
     listed = parking.opencqrs("inbox", "list", *in_memory)
     assert (listed.code, listed.out) == (0, "")
     assert listed.err.splitlines()[1:] == [  # after the line that the database is not there
-        "group late-fines keeps its progress in memory: its inbox is seen by its own process only",
+        "group late-fines keeps its progress in memory: only its own process sees its inbox",
         "nothing waits in the inbox",
     ]
     run = parking.opencqrs("inbox", "pause", "--group", "late-fines", *in_memory)
     assert (run.code, run.out) == (2, "")
     assert run.err.splitlines() == [
-        "[OCQ-606] the inbox of group 'late-fines' is in the memory of the process that runs it, and not seen here",
+        "[OCQ-606] the inbox of group 'late-fines' is in the memory of the process that runs it, and not visible here",
         "  fix:   set event-handling.groups[late-fines].progress.tracking: sql",
     ]
 

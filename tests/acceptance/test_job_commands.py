@@ -143,7 +143,7 @@ def test_j20_the_list_shows_each_job_with_its_schedule_and_that_no_process_runs_
 def test_a_requested_run_is_reported_once(jobs):
     ran = jobs.opencqrs("jobs", "run", "count", "--set", "node.name=here")
     assert ran.code == 0
-    assert (ran.out + ran.err).count("was asked for") == 1
+    assert (ran.out + ran.err).count("was requested") == 1
     assert "(opencqrs run --set node.name=here), or use --here" in ran.err
     assert ran.out.rstrip().endswith(" --set node.name=here")
     nodes = jobs.opencqrs("nodes", "--set", "node.name=here")
@@ -170,7 +170,7 @@ def test_a_run_for_ids_leaves_out_and_reports_those_to_which_the_job_does_not_ap
     ran = jobs.opencqrs("jobs", "run", "remind", "--id", "4", "--id", "5", "--id", "4", "--here")
     assert ran.code == RUN_CODES["succeeded"]
     assert "for: 4, 5" in unvaried(ran.out)
-    assert "items: 1 of 2; to the others the job does not apply" in unvaried(ran.out)
+    assert "items: 1 of 2; the job does not apply to the others" in unvaried(ran.out)
     (run,) = runs(jobs, "remind")
     assert (run["ids"], run["items"]) == (["4", "5"], 1)
 
@@ -178,13 +178,13 @@ def test_a_run_for_ids_leaves_out_and_reports_those_to_which_the_job_does_not_ap
 def test_an_empty_id_is_refused(jobs):
     refused = jobs.opencqrs("jobs", "run", "remind", "--id", "")
     assert refused.code == 2
-    assert "an --id is empty: is the variable set that it is taken from?" in refused.err
+    assert "an --id is empty: is its variable set?" in refused.err
 
 
 def test_an_id_that_is_not_a_number_matches_none_of_the_jobs_ids_and_does_nothing(jobs):
     ran = jobs.opencqrs("jobs", "run", "remind", "--id", "four", "--here")
     assert ran.code == RUN_CODES["succeeded"]
-    assert "items: 0 of 1; to the others the job does not apply" in unvaried(ran.out)
+    assert "items: 0 of 1; the job does not apply to the others" in unvaried(ran.out)
 
 
 def test_a_failing_job_shows_its_own_lines_and_ends_with_1(jobs):
@@ -246,7 +246,7 @@ def test_a_run_until_caught_up_runs_jobs_only_on_request(jobs):
     refused = jobs.opencqrs("run", "--until-caught-up")
     assert refused.code == 2, "there are jobs only, and they are not to be run"
     assert "[OCQ-508] no handlers were found" in refused.err
-    assert "fix:   add --jobs, which runs the jobs that there are; or decorate" in refused.err
+    assert "fix:   add --jobs to run the existing jobs; or decorate" in refused.err
     jobs.write("handlers.py", HANDLERS + EVENTS)
     assert jobs.opencqrs("run", "--until-caught-up").code == 0
     assert [run["status"] for run in runs(jobs)] == ["queued"]

@@ -44,8 +44,8 @@ EXPECTED = (
     "[catalog",
     "[audit",
     "settings: ",
-    "made a new, empty SQLite database",
-    "made new, empty tables",
+    "created a new, empty SQLite database",
+    "created new, empty tables",
     "starting Spark",
 )
 """What the lines begin with that a run prints when all is well."""

@@ -16,7 +16,7 @@ def test_a_missing_database_is_named_when_its_records_are_requested(project, com
     missing = project.opencqrs(*asked, "--set", "database.url=sqlite:///reed.db")
     assert missing.code == 0
     assert missing.out == ("[]\n" if form == "json" else "")
-    assert missing.err.startswith(f"the database is not there: {project.folder / 'reed.db'} (database.url, argument ")
+    assert missing.err.startswith(f"the database does not exist: {project.folder / 'reed.db'} (database.url, argument ")
     assert project.opencqrs("run", "--until-caught-up", *THREAD).code == 0
     assert "not there" not in project.opencqrs(*asked).err
 

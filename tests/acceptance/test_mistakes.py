@@ -62,7 +62,7 @@ def test_a_bad_line_is_reported_and_nothing_of_its_file_is_imported(project, eve
     run = project.opencqrs("events", "import", "events.ndjson")
     assert run.code == 2
     made, *lines = run.err.splitlines()
-    assert made.startswith("made a new SQLite database: ")
+    assert made.startswith("created a new SQLite database: ")
     assert lines == [
         "[OCQ-230] not JSON (unexpected end of data at character 13 of the line)",
         "  where: events.ndjson:2",
@@ -86,7 +86,7 @@ def test_a_bad_line_is_reported_and_nothing_of_its_file_is_imported(project, eve
                 "event-handling.standard.progress.tracking=in-memory",
                 *THREAD,
             ),
-            "the progress is not in a database, where leases could stand",
+            "leases need progress in a database",
         ),
     ],
 )
@@ -131,7 +131,7 @@ def test_an_impossible_number_of_partitions_is_refused_and_nothing_is_changed(pr
     assert project.opencqrs("run", "--until-caught-up", *THREAD, "--set", f"{setting}=2").code == 0
     many = project.opencqrs("groups", "partitions", "catalog", "5000", *THREAD)
     assert many.code == 2
-    assert "[OCQ-615] 5,000 is not a number of partitions for a group: 1 to 1,024 are" in many.err
+    assert "[OCQ-615] 5,000 is not a valid number of partitions: use 1 to 1,024" in many.err
     unknown = project.opencqrs("groups", "split", "catalog:3/4", *THREAD)
     assert unknown.code == 2
     assert "fix:   use one of catalog:0/2, catalog:1/2" in unknown.err

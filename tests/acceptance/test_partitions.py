@@ -202,7 +202,7 @@ def test_without_a_process_the_next_one_continues_with_the_new_partitions(world:
         "done": True,
     }
     again = world.project.opencqrs("groups", "partitions", "catalog", "3")
-    assert again.err == "catalog has 3 partitions already: nothing is changed\n"
+    assert again.err == "catalog has 3 partitions already: nothing was changed\n"
     world.start()
     world.wait_for_all()
 
@@ -215,7 +215,7 @@ def test_a_changed_setting_is_followed_and_an_older_process_does_not_change_it_b
     world.start()
     world.wait_for_nodes(2)
     world.wait_until(lambda: len(world.layout()) == 6)
-    assert "life-cycle.partitions of group catalog was 4 and is 6 now: it is changed" in world.log(1)
+    assert "life-cycle.partitions of group catalog was 4 and is 6 now: the partitions are changed" in world.log(1)
     world.configure(4)  # a restart of the older one
     world.start()
     world.wait_for_nodes(3)
@@ -244,7 +244,7 @@ def test_a_layout_set_by_a_command_survives_restarts_until_the_setting_changes(w
     assert world.layout() == {"1/4", "2/4", "3/4", "0/8", "4/8"}
     found = {one["subject"]: one for one in world.project.opencqrs("conditions", "--format", "json").json}
     assert found["life-cycle.partitions"]["choice"] == "1/4, 2/4, 3/4, 0/8, 4/8"
-    why = "a command has set these since, which counts until the setting is another one than 4"
+    why = "a command has set these since; they apply until the setting differs from 4"
     assert found["life-cycle.partitions"]["reason"] == why
     world.configure(2)
     assert "it was 4 when the group got these; the next start follows" in world.project.opencqrs("conditions").out

@@ -130,4 +130,4 @@ def test_a_second_process_that_needs_all_partitions_is_refused(processes):
 def test_groups_cannot_be_stopped_by_another_process(processes):
     refused = processes.project.opencqrs("groups", "stop", "catalog", *THREAD)
     assert refused.code == 2
-    assert "[OCQ-535] group 'catalog' is not led by leases" in refused.err
+    assert "[OCQ-535] group 'catalog' does not use leases" in refused.err

@@ -117,7 +117,7 @@ def test_a_partition_that_no_other_process_can_run_is_not_released(processes):
     processes.wait_until(lambda: processes.shares() == [5])
     released = processes.project.opencqrs("groups", "release", "catalog:2/4", *THREAD)
     assert released.code == 2
-    assert "[OCQ-540] no other node that lives can run catalog:2/4, so it would stand still" in released.err
+    assert "[OCQ-540] no other live node can run catalog:2/4, so no node would run it" in released.err
     assert processes.shares() == [5]
 
 
@@ -180,7 +180,7 @@ def test_a_stopped_process_releases_its_partitions(processes):
         (
             ("stop", "catalog", "--set", "event-handling.standard.progress.tracking=in-memory"),
             2,
-            "group 'catalog' is not led by leases",
+            "group 'catalog' does not use leases",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def let_go(project, process: subprocess.Popen[str]) -> None:
     """Let a held run end, and see that nothing has disturbed it."""
     (project.folder / "go").touch()
     out, err = process.communicate(timeout=300)
-    usual = ("settings: ", "made a new, empty SQLite database", "made new, empty tables", "starting Spark")
+    usual = ("settings: ", "created a new, empty SQLite database", "created new, empty tables", "starting Spark")
     said = [line for line in without_times(err).splitlines() if ", lag " not in line and not line.startswith(usual)]
     assert (process.returncode, said) == (0, []), out
 

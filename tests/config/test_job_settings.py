@@ -350,7 +350,7 @@ def test_invalid_job_settings_are_refused(level, wrong):
 def test_no_job_can_be_called_standard_in_any_spelling(project, name):
     error = project.error(jobs={name: "jobs.py:3"})
     assert (error.code, error.where) == ("OCQ-124", "jobs.py:3")
-    assert error.what == f"a job cannot be called {name}: below jobs.standard stands what applies to all jobs"
+    assert error.what == f"a job cannot be called {name}: jobs.standard holds the settings of all jobs"
     assert project.yaml(f"opencqrs.jobs.{name}.limit: 5").load().job("any").limit == 5
     with pytest.raises(ValueError, match="no job can be called"):
         Settings(jobs={name: {"limit": 5}})
@@ -455,7 +455,7 @@ def test_the_token_of_http_is_a_secret(project):
 def test_a_token_that_cannot_be_sent_is_refused_without_being_shown(project, value, reason):
     error = project.yaml(f"opencqrs.http.token: {value}").error()
     assert error.what == f"http.token cannot be used: {reason}"
-    assert error.fix == "write letters, digits and signs of ASCII without spaces, or null for none"
+    assert error.fix == "write ASCII letters, digits and punctuation without spaces, or null for none"
 
 
 def test_the_limit_of_runs_of_a_process_is_at_least_one(project):

@@ -197,7 +197,7 @@ def test_a_single_variable_overrides_json_of_its_section(project):
     ("name", "text", "said"),
     [
         (f"{PREFIX}BOOKS", '{"fetch": ', "event-handling.groups.books holds broken JSON: Expecting value at line 1"),
-        (f"{PREFIX}BOOKS", '{"fetch": {}, "fetch": {}}', "the key 'fetch' stands there twice"),
+        (f"{PREFIX}BOOKS", '{"fetch": {}, "fetch": {}}', "the key 'fetch' appears twice"),
         (f"{PREFIX}BOOKS", '{"fetch": 3}', "event-handling.groups.books.fetch is a section"),
         ("OPENCQRS__PROFILES__ACTIVE", '["a", ', "profiles.active holds broken JSON"),
         ("OPENCQRS__PROFILES__ACTIVE", '["a", ["b"]]', "profiles.active is a list of texts"),
@@ -374,9 +374,9 @@ def test_dotted_keys_are_keys(project, yaml):
         (
             "opencqrs:\n  spark: {master: a}\n  spark: {master: b}",
             "application.yaml:3:3",
-            "the key spark stands there twice",
+            "the key spark appears twice",
         ),
-        ("opencqrs:\n  spark: {master: a, master: b}", "application.yaml:2:22", "the key master stands there twice"),
+        ("opencqrs:\n  spark: {master: a, master: b}", "application.yaml:2:22", "the key master appears twice"),
         (
             "opencqrs:\n  spark: {master: a}\n  spark.master: b",
             "application.yaml:2:19 and application.yaml:3:17",

@@ -75,7 +75,7 @@ def test_the_commands_that_show_the_configuration_report_them(project, monkeypat
     seen = capsys.readouterr()
     (row,) = (row for row in json.loads(seen.out) if row["subject"] == "environment variables")
     assert row["choice"] == "14 ignored"
-    assert row["reason"] == "their names and values are those that Kubernetes sets for a Service"
+    assert row["reason"] == "Kubernetes sets them for a Service"
     assert row["candidates"] == list(SERVICE)
     assert "Kubernetes" not in seen.err
 

@@ -35,7 +35,7 @@ LEVELS = [" " * n + "a:" for n in range(1_000)]
         ("application.yml", MERGED, ":1:5", "it holds more than 20,000 keys and values"),
         ("application.yaml", LISTS, ":2:4", "it holds more than 20,000 keys and values"),
         ("application.yaml", CHAIN, ":1:10", "a key has more than 100 levels: a99.x.x"),
-        ("application.yaml", MERGE_CHAIN, ":1:5", "more than 100 sections take over each other with <<"),
+        ("application.yaml", MERGE_CHAIN, ":1:5", "more than 100 sections merge each other with <<"),
         ("application.yaml", "a: " + "[" * 100_000, ":1:103", "it is nested deeper than 100 levels"),
         ("application.yaml", "a:\n" + "- " * 100_000, ":2:199", "it is nested deeper than 100 levels"),
         ("application.yaml", "x: 1\n" + "\n".join(LEVELS), ":102:101", "it is nested deeper than 100 levels"),
@@ -142,7 +142,7 @@ def test_placeholders_that_are_nested_too_deeply_are_refused(project, value, wha
     ("end", "what"),
     [
         ("", "more than 20,000 placeholders have to be replaced"),
-        ("x" * 1_000, "it comes to more than 1,048,576 characters"),
+        ("x" * 1_000, "it expands to more than 1,048,576 characters"),
     ],
 )
 def test_placeholders_that_multiply_are_refused(project, end, what):

@@ -27,7 +27,7 @@ def test_all_errors_of_a_start_are_reported_together(project):
         environ={"OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__FETCH__SUBJCT": "/x"}, overrides=["spark", "spark.mastr=x"]
     )
     assert [str(error) for error in errors] == [
-        "[OCQ-110] the argument --set spark says no value\n"
+        "[OCQ-110] the argument --set spark has no value\n"
         "  where: argument --set spark\n"
         "  fix:   write it like --set event-handling.groups.books.fetch.subject=/books",
         "[OCQ-103] there is no setting event-stor\n  where: application.yaml:3:3\n  fix:   did you mean event-store?",
@@ -313,12 +313,12 @@ def test_a_value_of_the_wrong_shape_is_an_error_at_the_value(project, yaml, what
         ("open-cqs.spark.master: x", "there is no section open-cqs", "did you mean opencqrs?"),
         (
             "event-handling: {groups: {books: {}}}",
-            "event-handling stands outside of opencqrs",
+            "event-handling is outside of opencqrs",
             "put it below opencqrs, as opencqrs.event-handling",
         ),
         (
             "eventStore.url: x",
-            "eventStore stands outside of opencqrs",
+            "eventStore is outside of opencqrs",
             "put it below opencqrs, as opencqrs.event-store",
         ),
     ],
@@ -451,14 +451,14 @@ def test_groups_that_settings_cannot_distinguish_are_an_error(project):
 @pytest.mark.parametrize(
     ("override", "what"),
     [
-        ("spark.master", "the argument --set spark.master says no value"),
+        ("spark.master", "the argument --set spark.master has no value"),
         ("=x", "an argument --set has no key"),
         ("", "an argument --set has no key"),
         (":x", "an argument --set has no key"),
-        ("event-store.api-token:CANARY", "the argument --set event-store.api-token says no value"),
-        ("event-store.api-token:CANARY==", "the argument --set event-store.api-token says no value"),
-        ("event-store.api-token CANARY", "the argument --set event-store.api-token says no value"),
-        ("event-store: api-token: CANARY", "the argument --set event-store says no value"),
+        ("event-store.api-token:CANARY", "the argument --set event-store.api-token has no value"),
+        ("event-store.api-token:CANARY==", "the argument --set event-store.api-token has no value"),
+        ("event-store.api-token CANARY", "the argument --set event-store.api-token has no value"),
+        ("event-store: api-token: CANARY", "the argument --set event-store has no value"),
     ],
 )
 def test_an_argument_needs_key_and_value(project, override, what):

@@ -54,7 +54,7 @@ def test_a_random_id_is_a_uuid(project):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("${nothing}", "nothing is known of ${nothing}"),
+        ("${nothing}", "there is no value for ${nothing}"),
         ("${opencqrs.spark.master}", "${opencqrs.spark.master} refers to itself"),
         ("${a", "is not closed"),
     ],

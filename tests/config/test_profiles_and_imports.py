@@ -100,7 +100,7 @@ def test_without_a_profile_the_profile_default_applies(project):
             {},
             {"environ": {"OPENCQRS_PROFILES_ACTIVE": "${x}"}},
             "OCQ-108",
-            "profiles.active cannot be resolved: nothing is known of ${x}",
+            "profiles.active cannot be resolved: there is no value for ${x}",
         ),
         (
             {"application-a.yaml": "opencqrs.profiles.active: b"},
@@ -124,9 +124,9 @@ def test_without_a_profile_the_profile_default_applies(project):
             {},
             {"environ": {"OPENCQRS__CONFIG__ON_PROFILE": "a"}},
             "OCQ-109",
-            "config.on-profile stands outside of a file",
+            "config.on-profile is outside of a file",
         ),
-        ({}, {"overrides": ["config.activate.on-profile=a"]}, "OCQ-109", "config.activate.on-profile stands outside"),
+        ({}, {"overrides": ["config.activate.on-profile=a"]}, "OCQ-109", "config.activate.on-profile is outside"),
     ],
 )
 def test_invalid_profiles_are_errors(project, files, given, code, said):
@@ -144,7 +144,7 @@ def test_an_unknown_profile_is_warned_of(project, name, fix):
     project.yaml("opencqrs: {config.on-profile: prod}").write("application-test.yaml", "{}")
     (warning,) = project.load(profiles=["test", name]).warnings
     assert (warning.code, warning.fix) == ("OCQ-119", fix)
-    assert warning.what == f"no file and no document knows the profile {name}"
+    assert warning.what == f"no file or document mentions the profile {name}"
 
 
 def test_an_import_overrides_its_importer_and_later_imports_override_earlier_ones(project):
@@ -230,7 +230,7 @@ def test_a_file_that_is_named_but_missing_is_an_error(project, item, what, fix):
 def test_an_import_that_cannot_be_resolved_or_read_is_an_error(project):
     project.yaml("opencqrs.config.import: ['${nothing}', notes.txt]").write("notes.txt", "")
     unreadable, unresolved = project.errors()
-    assert unresolved.what == "config.import cannot be resolved: nothing is known of ${nothing}"
+    assert unresolved.what == "config.import cannot be resolved: there is no value for ${nothing}"
     assert (unreadable.code, unreadable.what) == ("OCQ-101", ".txt is not a format of settings")
     assert unreadable.fix == "use one of .yaml, .yml, .toml, .properties"
 

@@ -25,7 +25,7 @@ def test_a_broken_link_is_an_error(project, name):
     error = project.error(profiles=["prod"])
     assert (error.code, error.where) == ("OCQ-101", name)
     assert error.what == ("the file cannot be read: it is a link to ..data/application.yaml, which does not exist")
-    assert error.fix == "put back the file, or check its name and rights"
+    assert error.fix == "put back the file, or check its name and permissions"
 
 
 @pytest.mark.parametrize("item", ["shared.yaml", "optional:shared.yaml"])

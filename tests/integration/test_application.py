@@ -79,7 +79,7 @@ def test_a_new_sqlite_file_is_reported_once(handlers, tmp_path, caplog, models):
     made = {"opencqrs.db": "event-store.url, built-in default"}
     made[models] = "database.url, default given in code"
     assert reported() == [
-        f"made a new, empty SQLite database: {tmp_path / name} ({said})" for name, said in sorted(made.items())
+        f"created a new, empty SQLite database: {tmp_path / name} ({said})" for name, said in sorted(made.items())
     ]
     assert reported() == []
     (tmp_path / "opencqrs.db").unlink()
@@ -126,7 +126,7 @@ def reported(caplog) -> Callable[[Application], list[str]]:
         else:
             assert not application.run(until_caught_up=True).failed
         said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        return sorted(line for line in said if line.startswith("made "))
+        return sorted(line for line in said if line.startswith("created "))
 
     return reported
 
@@ -138,7 +138,7 @@ def test_new_tables_on_a_server_are_reported_once_by_the_start_that_creates_them
 ):
     url = fresh_url(kind)
     settings = {**THREAD, "event-store.url": url, **({"database.schema": schema} if schema else {})}
-    line = f"made new, empty tables in {place_of(url, schema)} (event-store.url, default given in code)"
+    line = f"created new, empty tables in {place_of(url, schema)} (event-store.url, default given in code)"
     first = Application(settings, [handlers.other], tmp_path)
     assert reported(first) == [line]
     assert reported(first) == []
@@ -159,11 +159,11 @@ def test_new_tables_of_read_models_on_a_server_are_reported_with_their_setting(
 
     made = {log: "event-store.url", models: "database.url"}
     assert started(log) == sorted(
-        f"made new, empty tables in {place_of(url)} ({key}, default given in code)" for url, key in made.items()
+        f"created new, empty tables in {place_of(url)} ({key}, default given in code)" for url, key in made.items()
     )
     assert started(log) == []
     assert started(wrong_log) == [
-        f"made new, empty tables in {place_of(wrong_log)} (event-store.url, default given in code)"
+        f"created new, empty tables in {place_of(wrong_log)} (event-store.url, default given in code)"
     ]
 
 
@@ -181,10 +181,10 @@ def test_of_two_concurrent_starts_one_reports_the_new_tables(handlers, tmp_path,
     with ThreadPoolExecutor() as threads:
         for started in [threads.submit(start) for _ in range(2)]:
             started.result()
-    lines = {line for line in caplog.messages if line.startswith("made ")}
+    lines = {line for line in caplog.messages if line.startswith("created ")}
     assert lines == {
-        f"made new, empty tables in {place_of(log)} (event-store.url, default given in code)",
-        f"made new, empty tables in {place_of(models)} (database.url, default given in code)",
+        f"created new, empty tables in {place_of(log)} (event-store.url, default given in code)",
+        f"created new, empty tables in {place_of(models)} (database.url, default given in code)",
     }
 
 
@@ -203,7 +203,7 @@ def test_a_failed_start_still_reports_the_new_tables(handlers, tmp_path, fresh_u
     application._mention_others = Mock(side_effect=AssemblyError("OCQ-508", "nothing starts"))
     with pytest.raises(AssemblyError):
         application.start()
-    assert f"made new, empty tables in {place_of(url)} (event-store.url, default given in code)" in caplog.messages
+    assert f"created new, empty tables in {place_of(url)} (event-store.url, default given in code)" in caplog.messages
 
 
 @pytest.mark.parametrize("kind", ["sqlite", *SERVERS])
@@ -212,7 +212,7 @@ def test_a_start_that_only_runs_jobs_reports_the_new_database(make_module, tmp_p
     settings = {"event-store.url": f"sqlite:///{place}" if kind == "sqlite" else place}
     what = f"a new, empty SQLite database: {place}" if kind == "sqlite" else f"new, empty tables in {place_of(place)}"
     job = make_module(JOB)
-    line = f"made {what} (event-store.url, default given in code)"
+    line = f"created {what} (event-store.url, default given in code)"
     assert reported(Application(settings, [job], tmp_path), start=True) == [line]
     assert reported(Application(settings, [job], tmp_path), start=True) == []
 

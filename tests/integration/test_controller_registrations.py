@@ -331,6 +331,6 @@ def test_an_invalid_registration_ends_the_start(make, project, registration, kin
 
 
 def test_control_commands_are_refused(make):
-    with pytest.raises(AssemblyError, match="group 'seen' is not led by leases") as caught:
+    with pytest.raises(AssemblyError, match="group 'seen' does not use leases") as caught:
         make().control.stop("seen")
     assert caught.value.code == "OCQ-535"

@@ -332,7 +332,7 @@ application.stop()
     done = hosted(tmp_path, ends)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "[OCQ-511] the process from which this one was forked has started the application, "
+        "[OCQ-511] the application was started in the process from which this one was forked, "
         "so it cannot be checked here\n"
         "  fix:   call check() there; health() and status() look at all processes\n"
     )
@@ -365,7 +365,7 @@ said = eval(os.read(reported, 10_000))
 application.stop()
 """
 STARTED_BY_PARENT = (
-    "[OCQ-511] the process from which this one was forked has started the application\n"
+    "[OCQ-511] the application was started in the process from which this one was forked\n"
     "  fix:   start it only after the fork, or make another Application here\n"
 )
 

@@ -122,9 +122,9 @@ def test_the_schema_for_editors_has_the_installed_engines(install) -> None:
 @pytest.mark.parametrize(
     ("value", "what", "fix"),
     [
-        ("raises", "the engine 'fleet' cannot be made: OSError: no ships", "see that its package is complete"),
-        ("takes_nothing", "the engine 'fleet' cannot be made: TypeError", "takes (runs, owner, observer, clock)"),
-        ("missing", "the engine 'fleet' cannot be made: AttributeError", "see that its package is complete"),
+        ("raises", "the engine 'fleet' cannot be created: OSError: no ships", "check that its package is complete"),
+        ("takes_nothing", "the engine 'fleet' cannot be created: TypeError", "takes (runs, owner, observer, clock)"),
+        ("missing", "the engine 'fleet' cannot be created: AttributeError", "check that its package is complete"),
         ("returns_text", "what 'fleet' registers returned str, which has no assign, start", "return an Engine of"),
     ],
 )

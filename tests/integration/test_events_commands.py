@@ -157,7 +157,7 @@ def test_an_export_can_be_filtered_and_says_where_the_next_one_begins(tmp_path, 
     beyond = events("export", "none.ndjson", "--after", "50", "--overwrite", "--format", "json")
     none = beyond.json
     assert (none["events"], none["after"], none["upto"]) == (0, 50, 50)
-    what = "--after 50 is beyond the newest event, which is at position 20; is it of another event store?"
+    what = "--after 50 is beyond the newest event, which is at position 20; is this the right event store?"
     assert beyond.err == f"nothing found: {what}\n"
     assert Path("none.ndjson").read_bytes() == b""
 
@@ -188,9 +188,9 @@ def test_the_format_can_be_given_if_the_file_name_does_not_show_it(tmp_path, eve
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("export", "a.csv"), "the name a.csv does not say the format"),
+        (("export", "a.csv"), "the name a.csv does not show the format"),
         (("export", "-", "--format-of-file", "parquet"), "Parquet cannot be written to standard output"),
-        (("export", "there.ndjson"), "there.ndjson is there already; --overwrite replaces it"),
+        (("export", "there.ndjson"), "there.ndjson exists already; --overwrite replaces it"),
         (("export", "nowhere/a.ndjson"), "[OCQ-345] the file cannot be written (No such file or directory)"),
         (("import", "nowhere.ndjson"), "cannot read nowhere.ndjson: No such file or directory"),
         (("import", "there.ndjson", "nowhere"), "cannot read nowhere: No such file or directory"),
@@ -269,7 +269,9 @@ def test_an_empty_list_says_so_in_text_output(events, stored) -> None:
 @pytest.mark.parametrize("command", [("list",), ("stats",), ("list", "--format", "json")])
 def test_a_missing_database_is_not_silently_treated_as_empty(tmp_path, events, command) -> None:
     file = tmp_path / "project" / "opencqrs.db"
-    said = f"the event store is not there: {file} (event-store.url, built-in default); it is made now, and is empty\n"
+    said = (
+        f"the event store does not exist: {file} (event-store.url, built-in default); it is created now, and is empty\n"
+    )
     assert said in events(*command).err
     assert said not in events(*command).err
 
@@ -278,7 +280,7 @@ def test_a_missing_database_is_not_silently_treated_as_empty(tmp_path, events, c
 def test_adding_to_a_missing_database_reports_where_it_is_created(tmp_path, events, command) -> None:
     write_lines(Path("in.ndjson"), [event(1)])
     file = tmp_path / "project" / "opencqrs.db"
-    said = f"made a new SQLite database: {file} (event-store.url, built-in default)\n"
+    said = f"created a new SQLite database: {file} (event-store.url, built-in default)\n"
     assert events(*command).err == said
     assert events(*command).err == ""
 
@@ -298,7 +300,7 @@ def test_adding_to_a_server_without_our_tables_reports_where_they_are_created(
     url = fresh_url(kind)
     (tmp_path / "project" / "application.yaml").write_text(f"opencqrs.event-store.url: {url}")
     place = make_url(url).render_as_string() + (", schema public" if kind == "postgresql" else "")
-    assert events(*command).err == f"made new tables in {place} (event-store.url, application.yaml:1:27)\n"
+    assert events(*command).err == f"created new tables in {place} (event-store.url, application.yaml:1:27)\n"
     assert events(*command).err == ""
 
 
@@ -323,7 +325,7 @@ def test_an_export_of_a_missing_database_replaces_nothing(tmp_path, events, monk
     copy.write_text("of yesterday")
     refused = events("export", str(copy), "--overwrite")
     assert (refused.code, refused.out) == (2, "")
-    assert f"the event store is not there: {file} (event-store.url, " in refused.err
+    assert f"the event store does not exist: {file} (event-store.url, " in refused.err
     assert copy.read_text() == "of yesterday"
     assert not file.exists()
 
@@ -670,14 +672,14 @@ def test_a_condition_on_a_subject_in_another_spelling_is_refused(events, stored,
     refused = events("append", "--type", "t", "--subject", "/a/0", *condition)
     named = condition[-1].partition("=")[0]
     assert (refused.code, stored()) == (2, [])
-    assert f"a condition names the subject '{named}', which is not that of an event to append" in refused.err
+    assert f"a condition names the subject '{named}', and no event to append has it" in refused.err
     assert f"did you mean {meant}? Nothing was appended" in refused.err
 
 
 def test_subjects_in_an_unusual_spelling_can_be_appended_with_a_comment(events, stored) -> None:
     done = events("append", "--type", "t", "--subject", "a/0", "--if-pristine", "a/0")
     assert done.code == 0
-    assert done.err.startswith("most subjects are written otherwise: did you mean --subject /a/0?\n")
+    assert done.err.startswith("most subjects are written differently: did you mean --subject /a/0?\n")
     again = events("append", event_line(event(1, subject="a/0")).decode(), "--if-pristine", "a/0")
     assert "[OCQ-320] the subject 'a/0' is not pristine" in again.err
     assert [one["subject"] for one in stored()] == ["a/0"]

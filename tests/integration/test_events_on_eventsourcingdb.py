@@ -65,7 +65,7 @@ def test_an_import_is_refused_unless_new_ids_are_requested(
 ) -> None:
     code, out, said = events("import", *files)
     assert (code, out) == (2, "")
-    assert "[OCQ-337] this event store gives events ids of its own" in said
+    assert "[OCQ-337] this event store assigns its own ids" in said
     assert "where: event-store.url" in said
     assert "--new-ids" in said
     assert server.counts()["write-events"] == 0
@@ -99,5 +99,5 @@ def test_an_id_or_a_time_that_the_store_would_not_keep_is_refused(
 ) -> None:
     code, out, said = events("append", "--type", "t", "--data", "{}", *option)
     assert (code, out) == (2, "")
-    assert f"{option[0]} is of no use: this event store gives ids and times of its own" in " ".join(said.split())
+    assert f"{option[0]} has no effect: this event store assigns its own ids and times" in " ".join(said.split())
     assert stored(server) == []

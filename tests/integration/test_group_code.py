@@ -365,7 +365,7 @@ def test_unreadable_code_is_not_compared_and_is_warned_of(code_of, monkeypatch, 
     code = code_of(SCHEDULED, **{"event-handling.standard.processing.mode": "scheduled"})["loans"]
     assert (code.handlers, code.sequencing) == ("", "")
     assert (
-        "the code of group 'loans' cannot be read (RecursionError: too deep): its changes are not noticed"
+        "the code of group 'loans' cannot be read (RecursionError: too deep): its changes are not detected"
         in caplog.text
     )
 

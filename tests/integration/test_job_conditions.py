@@ -89,7 +89,7 @@ def test_conditions_say_when_a_job_runs_and_where_that_is_set(make_module, tmp_p
 
 
 def test_conditions_describe_the_transaction_of_a_job_and_the_place_of_its_history(make_module, tmp_path):
-    in_database = ("sql", "beside the progress, in the same database")
+    in_database = ("sql", "with the progress, in the same database")
     with application(make_module, tmp_path, **{"jobs.clean.transaction": "run"}) as made:
         assert of_job(made, "remind")["transaction"] == ("page", "it has an input")
         assert of_job(made, "clean")["transaction"] == ("run", "set (default given in code)")
@@ -108,7 +108,7 @@ def test_without_a_database_the_history_is_in_memory(make_module, tmp_path):
     with application(make_module, tmp_path, CODE_IN_MEMORY, **IN_MEMORY) as made:
         assert of_job(made, "remind")["history"] == (
             "in_memory",
-            "there is no database: its runs are known to this process only, and forgotten at its end",
+            "there is no database: only this process knows its runs, and they are lost when it ends",
         )
 
 

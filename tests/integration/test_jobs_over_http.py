@@ -126,7 +126,9 @@ def test_a_request_repeated_with_its_key_returns_the_same_run(make, database):
     for body in (b'{"ids": [2]}', b'{"ids": ["1"]}', b""):
         status, _, text = asked(made, body=body, Idempotency_Key="order 1")
         assert status == 422
-        assert text.startswith("run 'send reminders/all:key:order 1' is known, and is for other ids; use another key")
+        assert text.startswith(
+            "run 'send reminders/all:key:order 1' exists already, and is for other ids; use another key"
+        )
     assert len(made.jobs.runs()) == 3
 
 
@@ -146,8 +148,8 @@ def test_many_concurrent_requests_with_one_key_make_one_run(make, database):
         ({"token": None, "method": "GET"}, 401, "send the token"),
         ({"token": None, "method": "GET", "path": "/jobs"}, 401, "send the token"),
         ({"token": None, "path": "/jobs/nothing/runs"}, 401, "send the token"),
-        ({"token": None, "body": b"x" * 65_537}, 413, "65,536 is the most"),
-        ({"body": b"x" * 65_537}, 413, "65,536 is the most"),
+        ({"token": None, "body": b"x" * 65_537}, 413, "at most 65,536 are allowed"),
+        ({"body": b"x" * 65_537}, 413, "at most 65,536 are allowed"),
         ({"body": b'{"id": 1}'}, 400, "unknown key 'id'"),
         ({"path": f"{RUNS}?id=4711"}, 400, "no parameters are read from the address; ids belong in the body"),
         ({"path": "/jobs?limit=1", "method": "GET"}, 400, "no parameters"),
@@ -175,7 +177,7 @@ def test_without_a_configured_token_every_request_is_refused(make, path, method)
     made = make(**{"http.token": None})
     status, _, text = asked(made, path, method, token="None")
     assert status == 403
-    assert text == "jobs are guarded, and no token is set that opens them: set http.token\n"
+    assert text == "jobs need a token, and none is set: set http.token\n"
     assert made.jobs.runs() == []
 
 

@@ -249,7 +249,7 @@ def test_a_number_set_by_a_command_and_then_configured_counts_as_the_setting(
         application.layouts.repartition("loans", 4)
     caplog.clear()
     assert run(4) == run(4) == 4
-    assert "it is changed" not in caplog.text
+    assert "the partitions are changed" not in caplog.text
     assert run(2) == 2, "the setting has changed"
     with world.application() as application:
         application.layouts.repartition("loans", 4)
@@ -361,7 +361,7 @@ def test_a_start_reports_a_group_left_paused_by_a_killed_command(
         application.control._required().want("loans", Wanted.PAUSED, [GroupPartition("loans", Partition(2, 1))])
     with world.application() as application:
         application.start()
-    assert "group loans is paused by a command until that ends; if it was killed: opencqrs groups start" in caplog.text
+    assert "group loans is paused until a command ends; if the command was killed: opencqrs groups start" in caplog.text
 
 
 def test_a_log_restored_to_before_events_handled_ahead_is_refused_until_the_group_is_reset(
@@ -410,7 +410,7 @@ def test_processes_started_at_once_with_a_new_setting_change_the_partitions_once
         (lambda layouts: layouts.split("loans"), "OCQ-535", "'loans' is not a partition"),
         (lambda layouts: layouts.split("loans:7/2"), "OCQ-535", "'loans:7/2' is not a partition"),
         (lambda layouts: layouts.repartition("lones", 2), "OCQ-509", "no handler belongs to a group 'lones'"),
-        (lambda layouts: layouts.repartition("loans", 0), "OCQ-615", "0 is not a number of partitions for a group"),
+        (lambda layouts: layouts.repartition("loans", 0), "OCQ-615", "0 is not a valid number of partitions"),
         (lambda layouts: layouts.repartition("loans", 3), "OCQ-615", "group 'loans' has no progress yet"),
     ],
 )

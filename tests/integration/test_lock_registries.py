@@ -287,7 +287,7 @@ def test_leases_from_before_the_registry_are_not_shown(make, make_module, tmp_pa
 
 @pytest.mark.parametrize("call", ["start", "stop", "restart", "release"])
 def test_control_commands_are_refused(make, call):
-    with pytest.raises(AssemblyError, match="group 'seen' is not led by leases") as caught:
+    with pytest.raises(AssemblyError, match="group 'seen' does not use leases") as caught:
         getattr(make().control, call)("seen:0/4")
     assert caught.value.code == "OCQ-535"
 

@@ -273,7 +273,7 @@ def test_a_function_of_an_excluded_module_is_warned_of(folder, caplog, noun, dec
     folder.write("left_behind.py", decorated(decorator))
     folder.write("imports_found.py", "from left_behind import found\n" + HANDLER.format("'a'", "a"))
     assert groups(folder.application("discovery.exclude=left_behind")) == ["a"]
-    assert f"imports {noun} found of a module that is not looked at: it never runs" in caplog.text
+    assert f"imports {noun} found from a module that discovery does not scan: it never runs" in caplog.text
     assert "fix:   name module left_behind in discovery.modules" in caplog.text
 
 
@@ -303,7 +303,7 @@ def test_a_handler_of_an_excluded_module_is_warned_of(folder, caplog):
         "imports_it.py", "from left_out import on\n" + HANDLER.replace("def on", "def other").format("'b'", "b")
     )
     assert groups(folder.application("discovery.exclude=left_out")) == ["b"]
-    assert "imports handler on of a module that is not looked at" in caplog.text
+    assert "imports handler on from a module that discovery does not scan" in caplog.text
 
 
 def test_status_imports_nothing_when_the_files_name_all_groups(folder):

@@ -589,7 +589,7 @@ def test_tables_of_migrations_are_recreated_with_separate_sequences(
     table = f"CREATE TABLE loan (number {COUNTED[empty.kind]}, position INTEGER NOT NULL UNIQUE)"
     world = of(empty, make_module, "", "INSERT INTO loan (position) VALUES (:position)", table)
     world.send("DELETE FROM loan WHERE position < 5")
-    with world.application() as application, pytest.raises(RebuildError, match=r"OCQ-630.*no table is there"):
+    with world.application() as application, pytest.raises(RebuildError, match=r"OCQ-630.*there is no table"):
         application.rebuilds.rebuild("catalog")
     with world.application(**{"event-handling.groups.catalog.rebuild.tables": "loan"}) as application:
         assert application.rebuilds.rebuild("catalog").position == 20
@@ -764,7 +764,7 @@ def test_a_table_named_like_those_of_the_package_is_refused(
     tables = "CREATE TABLE IF NOT EXISTS opencqrs_demo (position INTEGER);CREATE TABLE IF NOT EXISTS lent (n INTEGER)"
     world = of(empty, make_module, tables, "INSERT INTO opencqrs_demo VALUES (:position)")
     with world.application() as application:
-        refused = "opencqrs_demo begins like the tables of this package"
+        refused = "opencqrs_demo has the prefix of this package's tables"
         assert application.rebuilds.plan("catalog").refusals == (refused,)
         with pytest.raises(RebuildError, match=f"OCQ-630.*{refused}"):
             application.rebuilds.rebuild("catalog")

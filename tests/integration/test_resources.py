@@ -199,7 +199,7 @@ def test_resources_stay_open_for_a_handler_that_a_stop_did_not_wait_for(
     assert module.IN_HAND.wait(60)
 
     application.stop(patience=0)
-    assert "resources stay open: events are still in hand (sent 0/1)" in caplog.text
+    assert "resources stay open: handlers are still running (sent 0/1)" in caplog.text
     module.MAY_END.set()
     assert observer.signal.wait(60)
     assert "close" not in logged(tmp_path)

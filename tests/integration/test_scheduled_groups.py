@@ -472,7 +472,7 @@ ON_SPARK = {f"{LENDING}.processing.engine": "spark"}
             PLAIN,
             {**ON_SPARK, **IN_MEMORY},
             "OCQ-604",
-            "events are to wait in an inbox beside the progress, and the progress is in memory, which workers of Spark "
+            "events are to wait in an inbox beside the progress, and the progress is in memory, which Spark workers "
             "do not share",
         ),
         (PLAIN, {f"{LENDING}.batch.ordering-ref": "nobody"}, "OCQ-502", "no provider is called 'nobody'"),

@@ -83,7 +83,7 @@ THREAD = {"event-handling.standard.processing.engine": "thread"}
                 "event-handling.groups.archive.processing.engine": "spark",
                 "event-handling.groups.archive.progress.tracking": "in-memory",
             },
-            "has its progress in memory, which workers of Spark do not share",
+            "keeps its progress in memory, which Spark workers do not share",
         ),
     ],
 )

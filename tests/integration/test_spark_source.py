@@ -64,9 +64,7 @@ def test_environment_variables_are_substituted_and_escaped(database, monkeypatch
 def test_an_unset_variable_is_named():
     with pytest.raises(EngineError) as caught:
         EventStoreSource.open_source("postgresql://ada:${NO_SUCH_PASSWORD}@host/log")
-    assert caught.value.what == (
-        "the option 'url' asks for the environment variable NO_SUCH_PASSWORD, which is not set"
-    )
+    assert caught.value.what == ("the option 'url' needs the environment variable NO_SUCH_PASSWORD, which is not set")
     assert "spark.executorEnv.NO_SUCH_PASSWORD" in caught.value.fix
 
 
@@ -80,7 +78,7 @@ def test_a_missing_file_is_refused_and_not_created(tmp_path, form):
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
 def test_a_database_in_memory_is_refused(url):
-    with pytest.raises(EngineError, match="in memory, which only the process that made it can see"):
+    with pytest.raises(EngineError, match="in memory, which only the process that created it can see"):
         EventStoreSource.open_source(url)
 
 

@@ -41,14 +41,14 @@ def test_a_run_names_its_files_and_profiles_and_the_database_it_creates(tmp_path
     (tmp_path / ".env").touch()
     used = "settings: .env, application.yaml, config/application-prod.yaml; profiles: prod"
     place = "event-store.url, config/application-prod.yaml:1:27"
-    assert run() == [used, f"made a new, empty SQLite database: {tmp_path}/log.db ({place})"]
+    assert run() == [used, f"created a new, empty SQLite database: {tmp_path}/log.db ({place})"]
     assert run() == [used]
 
 
 def test_without_files_a_run_says_so_and_names_the_default_database_it_creates(tmp_path, run):
     assert run() == [
         f"settings: no file in {tmp_path}; profiles: default",
-        f"made a new, empty SQLite database: {tmp_path}/opencqrs.db (event-store.url, built-in default)",
+        f"created a new, empty SQLite database: {tmp_path}/opencqrs.db (event-store.url, built-in default)",
     ]
 
 
@@ -66,7 +66,7 @@ def test_a_run_also_names_a_server_database_in_which_it_creates_tables(tmp_path,
     (tmp_path / "application.yaml").write_text(f"opencqrs.event-store.url: {url}")
     used = "settings: application.yaml; profiles: default"
     place = f"{make_url(url).render_as_string()}, schema public"
-    assert run() == [used, f"made new, empty tables in {place} (event-store.url, application.yaml:1:27)"]
+    assert run() == [used, f"created new, empty tables in {place} (event-store.url, application.yaml:1:27)"]
     assert run() == [used]
     (tmp_path / "application.yaml").write_text(f"opencqrs.event-store.url: {fresh_url('postgresql')}")
     assert run("--format", "json") == []

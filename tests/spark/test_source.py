@@ -746,7 +746,7 @@ def lines(caught):
         ({"url": "sqlite:///x", "from": "one"}, "[OCQ-410] the option 'from' must be a position from 1"),
         ({"url": "oracle://ada:secret@h/x"}, "[OCQ-302] event stores of the scheme 'oracle' are not supported"),
         ({"url": "sqlite:////nowhere/events.db"}, "names the file /nowhere/events.db, which does not exist"),
-        ({"url": "sqlite://"}, "[OCQ-409] the option 'url' names a database in memory"),
+        ({"url": "sqlite://"}, "[OCQ-409] the option 'url' names an in-memory database"),
         ({"url": "sqlite:///x", "mapping.table": "log"}, "[OCQ-313] the mapping of a table lacks position, id, type"),
         ({"url": "file:/nowhere", **MAPPING}, "[OCQ-325] mapping names a table, but the event store is not a SQL"),
         ({"url": "mariadb://ada:secret@h/shop", **MAPPING}, "[OCQ-325] tables of others cannot be read on MariaDB"),

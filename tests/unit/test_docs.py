@@ -272,7 +272,7 @@ def test_the_participant_of_the_how_to_overwrites_nothing_and_syncs_all_its_file
 
 def _without_startup_lines(messages: str) -> list[str]:
     """Return the lines of messages without those about the settings and the database in use."""
-    surroundings = ("settings: application.yaml", "made a new SQLite database: ")
+    surroundings = ("settings: application.yaml", "created a new SQLite database: ")
     return [line for line in messages.splitlines(keepends=True) if not any(each in line for each in surroundings)]
 
 

@@ -435,7 +435,7 @@ class Shadows(ABC):
                 busy = BusyError("other programs hold locks on its tables")
             if time.monotonic() + pause >= until:
                 what = f"the tables could not be swapped in {timeout:g} s: {busy.reason}"
-                fix = f"nothing was changed; {busy.fix}, and type the same again"
+                fix = f"nothing was changed; {busy.fix}, and run the same command again"
                 raise WaitTimedOutError("OCQ-536", what, fix=fix)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

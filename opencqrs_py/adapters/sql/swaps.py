@@ -108,7 +108,7 @@ def require_old(record: RebuildRecord) -> None:
 def refused_by_database(group: str, error: DBAPIError | sqlite3.Error) -> RebuildError:
     """Return that tables are not swapped because of an error of the database, such as a name that is taken."""
     what = f"the tables of group '{group}' cannot be swapped: {reason_of(error)}"
-    fix = f"change that, and type the same again; or opencqrs groups rebuild {group} --abort"
+    fix = f"change that, and run the same command again; or opencqrs groups rebuild {group} --abort"
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
@@ -116,8 +116,10 @@ def filled_since(group: str, tables: Sequence[str]) -> RebuildError:
     """Return that a swap is not undone, since handlers would write again what they have written to tables that stay."""
     what = f"{listed(tables)} had no rows when the tables of group '{group}' were swapped, and has some now, which stay"
     what += ": the events since the swap would be handled again, and their rows there twice"
-    fix = "delete these rows if only this group writes them, and type the same again; if it does not write there, name "
-    return RebuildError("OCQ-630", what, f"group {group}", f"{fix}it in rebuild.shared-tables")
+    fix = (
+        "delete these rows if only this group writes them, and run the same command again; if it does not write there, "
+    )
+    return RebuildError("OCQ-630", what, f"group {group}", f"{fix}name it in rebuild.shared-tables")
 
 
 def old_gone(group: str, place: str) -> RebuildError:

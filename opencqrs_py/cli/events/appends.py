@@ -1,4 +1,4 @@
-"""``opencqrs events append``: adds events, if what they rely on holds."""
+"""``opencqrs events append``: adds events, if their conditions hold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from opencqrs_py.processing.ports import EventStore, gives_ids
 
 @contextmanager
 def writable_store(application: Application) -> Iterator[EventStore]:
-    """Open the application's event store; at the end, report where it was made if there was none.
+    """Open the application's event store; at the end, report where it was created if there was none.
 
     Raises:
         EventStoreError: OCQ-343, if it can only be read.
@@ -50,9 +50,9 @@ def writable_store(application: Application) -> Iterator[EventStore]:
         yield store
     finally:
         if missing is not None and Path(missing[0]).exists():
-            print_line(f"made a new SQLite database: {missing[0]} (event-store.url, {missing[1]})", "yellow")
+            print_line(f"created a new SQLite database: {missing[0]} (event-store.url, {missing[1]})", "yellow")
         for key, (place, origin) in application.take_new_tables().items():
-            print_line(f"made new tables in {place} ({key}, {origin})", "yellow")
+            print_line(f"created new tables in {place} ({key}, {origin})", "yellow")
 
 
 _SOURCE = "urn:opencqrs:command-line"
@@ -63,7 +63,7 @@ _NOT_KEPT = {"event_id": "--id", "time": "--time"}  # by a store that gives them
 @click.argument("events", nargs=-1, metavar="[EVENT…|-]")
 @project_options
 @format_option
-@click.option("--type", "event_type", type=Text(), help="Of one event that the options make up.")
+@click.option("--type", "event_type", type=Text(), help="Type of a single event, given by options.")
 @click.option("--subject", type=Text(), help="Its subject.  [default: /]")
 @click.option("--data", type=Text(), help="Its data as JSON.  [default: none]")
 @click.option("--source", type=Text(), help=f"Its source.  [default: {_SOURCE}]")
@@ -86,10 +86,10 @@ def append_command(
 ) -> None:
     """Append events, all or none.
 
-    Each EVENT is a CloudEvent in JSON; - reads them from standard input, one a line. Or one event is made up from
-    --type and the options that go with it. Nothing is appended unless all conditions (--if-…) hold. Events whose
-    source and id are known already are left out. Not so in an EventSourcingDB: it gives ids of its own, which the
-    JSON output lists, and recognises no event.
+    Each EVENT is a CloudEvent in JSON; - reads them from standard input, one a line. Or one event is built from --type
+    and the options that go with it. Nothing is appended unless all conditions (--if-…) hold. Events whose source and id
+    are known already are left out. EventSourcingDB does not do that: it assigns its own ids, which the JSON output
+    lists, and recognises no event.
     """
     given = {name: value for name, value in attributes.items() if value is not None}
     if bool(events) == bool(given):
@@ -98,10 +98,10 @@ def append_command(
     preconditions = _preconditions(if_pristine, if_populated, if_on)
     _check_spelling(preconditions, {event.subject for event in wanted})
     if (subject := given.get("subject", "/")) != _usual(subject):
-        print_line(f"most subjects are written otherwise: did you mean --subject {_usual(subject)}?", "yellow")
+        print_line(f"most subjects are written differently: did you mean --subject {_usual(subject)}?", "yellow")
     with writable_store(options.application()) as store:
         for name in _NOT_KEPT.keys() & given.keys() if gives_ids(store) else ():
-            raise click.UsageError(f"{_NOT_KEPT[name]} is of no use: this event store gives ids and times of its own")
+            raise click.UsageError(f"{_NOT_KEPT[name]} has no effect: this event store assigns its own ids and times")
         append = store.append if events or "event_id" in given else partial(_append_with_new_id, store)
         appended = append(wanted, preconditions)
     if as_json:
@@ -112,7 +112,7 @@ def append_command(
 
 
 def _append_with_new_id(store: EventStore, wanted: Sequence[Event], preconditions: Sequence[Precondition]) -> Appended:
-    """Append an event whose id its author does not know; the error after an outage names it for the repetition."""
+    """Append an event with a generated id; the error after an outage names it, so that the append can be repeated."""
     try:
         return store.append(wanted, preconditions)
     except EventStoreError as error:
@@ -134,10 +134,10 @@ def _preconditions(pristine: Iterable[str], populated: Iterable[str], on: Iterab
 
 
 def _check_spelling(preconditions: Iterable[Precondition], appended: Collection[str]) -> None:
-    """Refuse a subject that no event is likely to have, of which it always holds that it is pristine."""
+    """Refuse a subject that no event is likely to have: it would always count as pristine."""
     for subject in (each.subject for each in preconditions):
         if subject != _usual(subject) and subject not in appended:
-            what = f"a condition names the subject '{subject}', which is not that of an event to append"
+            what = f"a condition names the subject '{subject}', and no event to append has it"
             raise click.UsageError(clean(f"{what}; did you mean {_usual(subject)}? Nothing was appended"))
 
 

@@ -17,7 +17,7 @@ _REPORT_EVERY = 2.0  # seconds between two lines
 
 
 class ProgressReport:
-    """Reports on standard error, now and then, how much is done.
+    """Reports progress on standard error, at intervals.
 
     Args:
         done: The word for it, such as ``read``.
@@ -32,7 +32,7 @@ class ProgressReport:
         self._began = self._reported = monotonic()
 
     def __call__(self, done: int) -> None:
-        """Report the number of events so far, if the time has come."""
+        """Report the number of events so far, if a report is due."""
         now = self._monotonic()
         if now - self._reported < _REPORT_EVERY:
             return
@@ -46,7 +46,7 @@ class ProgressReport:
 
 
 def rate(events: int, seconds: float) -> str:
-    """Return the speed of what took long enough to have one, in brackets, or an empty text."""
+    """Return the speed in brackets; empty if it took too short a time to have one."""
     return f" ({events / seconds:,.0f}/s)" if events >= 1_000 and seconds > 0 else ""
 
 

@@ -38,9 +38,11 @@ _COMPRESSED = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
 @project_options
 @format_option
 @click.option(
-    "--format-of-file", type=click.Choice([kind.value for kind in FileKind]), help="If the name does not say it."
+    "--format-of-file",
+    type=click.Choice([kind.value for kind in FileKind]),
+    help="Needed if the name of FILE does not show it.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @after_option("Position after which the export begins.")
 @click.option("--to", type=Integer(min=0), help="Last position.  [default: the newest event]")
 @selection_options
@@ -57,8 +59,8 @@ def export_command(
 ) -> None:
     """Write events to FILE, or to standard output (-).
 
-    The name of the file says the format: NDJSON (also .gz and .zst) or Parquet; standard output gets NDJSON. FILE
-    is there when it is complete, and not before.
+    The name of the file determines the format: NDJSON (also .gz and .zst) or Parquet; standard output gets NDJSON. FILE
+    appears only when it is complete.
     """
     form = _format(file, format_of_file)
     if file != _STANDARD_OUTPUT:
@@ -87,19 +89,19 @@ def export_command(
         print_reasons(selection, after)
     if after > head:  # a position of another store, or of one before it was restored: the next events would be left out
         what = f"--after {after:,} is beyond the newest event, which is at position {head:,}"
-        print_line(f"nothing found: {what}; is it of another event store?", "yellow")
+        print_line(f"nothing found: {what}; is this the right event store?", "yellow")
     result = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
     _print(result, as_json=as_json)
 
 
 def _check_replaceable(file: str, *, overwrite: bool) -> None:
-    """Refuse what is there already, unless it is a file that is to be replaced."""
+    """Refuse an existing FILE, unless it is a file that may be replaced."""
     if not Path(file).exists():
         return
-    if not Path(file).is_file():  # to replace a pipe or a device would take it from all who use it
+    if not Path(file).is_file():  # replacing a pipe or a device would take it from its other users
         raise click.UsageError(f"{file} is not a regular file; - writes to standard output, which can be redirected")
     if not overwrite:
-        raise click.UsageError(f"{file} is there already; --overwrite replaces it")
+        raise click.UsageError(f"{file} exists already; --overwrite replaces it")
 
 
 def _check_not_in_log(file: Path, source: EventSource) -> None:
@@ -111,7 +113,7 @@ def _check_not_in_log(file: Path, source: EventSource) -> None:
         if place.name.startswith((".", "_")) or format_of(place.name) is None:
             continue  # names that a log ignores
         if log in (place.parent, place):
-            does = "replace it" if log == place else "belong to it: its events would be there twice"
+            does = "replace it" if log == place else "belong to it: its events would exist twice"
             raise click.UsageError(
                 f"the event store is {source.path}, and {file} would {does}; write to another folder"
             )
@@ -128,8 +130,8 @@ def _format(file: str, kind: str | None) -> FileFormat:
         return FileFormat(FileKind(kind), compression or Compression.NONE)
     if known is None:
         raise click.UsageError(
-            f"the name {file} does not say the format: let it end with .ndjson, .ndjson.gz, .ndjson.zst or .parquet, "
-            "or say --format-of-file"
+            f"the name {file} does not show the format: end it with .ndjson, .ndjson.gz, .ndjson.zst or .parquet, "
+            "or use --format-of-file"
         )
     return known
 
@@ -146,7 +148,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        fix = "check the folder, its rights and the space left; nothing of the file was kept"
+        fix = "check the folder, its permissions and the free space; nothing of the file was kept"
         raise EventStoreError(
             "OCQ-345", f"the file cannot be written ({error.strerror or error})", file, fix
         ) from error

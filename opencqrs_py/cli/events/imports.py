@@ -49,14 +49,14 @@ class _Imported(NamedTuple):
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @project_options
 @format_option
-@click.option("--new-ids", is_flag=True, help="Import also into a store that gives ids of its own.")
+@click.option("--new-ids", is_flag=True, help="Also import into a store that assigns its own ids.")
 def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: bool, as_json: bool) -> None:
     """Import CloudEvents from FILE, or from standard input (-).
 
-    A FILE is NDJSON (also .gz and .zst), Parquet, or a folder of them. Order is kept. One bad line, and nothing of
-    its file is imported. Events whose source and id are known already are left out, so importing twice adds
-    nothing, and after an interruption the same command resumes. Not so in an EventSourcingDB: it gives ids of its
-    own and recognises no event, so an import there needs --new-ids.
+    A FILE is NDJSON (also .gz and .zst), Parquet, or a folder of them. Order is kept. If a line is bad, nothing of its
+    file is imported. Events whose source and id are known already are left out, so importing twice adds nothing, and
+    after an interruption the same command resumes. EventSourcingDB does not do that: it assigns its own ids and
+    recognises no event, so an import there needs --new-ids.
     """
     names = _expanded(files)
     done = []
@@ -71,16 +71,17 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
 
 
 def _say(file: _Imported) -> None:
-    """Print what a file has added; where that cannot be written, the other files are imported all the same."""
-    with suppress(OSError):  # the last line, which is for all of them, meets it again
+    """Print what a file has added; where that cannot be written, the other files are still imported."""
+    with suppress(OSError):  # the last line, which is for all of them, fails in the same way
         print_result(f"{file.file}: {summed_up(file.added, file.events, 'imported')}")
 
 
 def _not_asked_for() -> EventStoreError:
-    what = "this event store gives events ids of its own, so what is imported twice is there twice"
+    what = "this event store assigns its own ids, so what is imported twice is stored twice"
     fix = (
-        "with --new-ids each event is added under a new id and time; after an interruption, import only the files that "
-        "are not in yet. Or set event-store.url to a SQL database, which keeps ids and times and knows events again"
+        "with --new-ids each event is added under a new id and time; after an interruption, import only the files "
+        "that are still missing. Or set event-store.url to a SQL database, which keeps ids and times "
+        "and recognises events"
     )
     return EventStoreError("OCQ-337", what, "event-store.url", fix)
 
@@ -113,7 +114,7 @@ def _expanded(files: Sequence[str]) -> list[str]:
                     print_line(f"{file} holds no file of events", "yellow")
                 continue
             names.append(file)
-            if not Path(file).is_fifo():  # to close a pipe would end the program that writes to it
+            if not Path(file).is_fifo():  # closing a pipe would end the program that writes to it
                 Path(file).open("rb").close()
         except (OSError, ValueError) as error:
             raise click.UsageError(f"cannot read {file}: {getattr(error, 'strerror', error)}") from None
@@ -122,7 +123,7 @@ def _expanded(files: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _at_hand(name: str) -> Iterator[BinaryIO | None]:
-    """Open a stream of lines, with all that its writer will send: no lock is held while that is awaited.
+    """Open a stream of lines after its writer has sent everything: no lock is held while waiting for it.
 
     It is ``None`` for a file.
     """
@@ -136,7 +137,7 @@ def _at_hand(name: str) -> Iterator[BinaryIO | None]:
             return
         with _explained(_label(name)):
             kept = opened.enter_context(TemporaryFile())
-            for block in blocks_of(stream, _label(name)):  # whose own errors are explained already
+            for block in blocks_of(stream, _label(name)):  # whose own errors are already explained
                 kept.write(block)
             kept.seek(0)  # which writes what is left
         yield kept

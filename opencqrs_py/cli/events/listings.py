@@ -90,7 +90,7 @@ def _cells(event: Event) -> tuple[str, ...]:
 
 
 def _fitted(wanted: Sequence[int], room: int) -> list[int]:
-    """Return the widths of columns that have so much room together: the widest are cut."""
+    """Return the widths of columns that share the given width: the widest are cut."""
     widths = [min(width, max(room, _NARROWEST)) for width in wanted]
     while sum(widths) > room and max(widths) > _NARROWEST:
         widths[widths.index(max(widths))] -= 1
@@ -99,7 +99,7 @@ def _fitted(wanted: Sequence[int], room: int) -> list[int]:
 
 _WAIT_SECONDS = 1.0  # most seconds of one call of a watch
 _FIRST_WINDOW = 1_000  # positions that are read for the last events; then twice as many before them, and so on
-_AGAIN = "start the command again to follow the log that is there now"
+_AGAIN = "start the command again to follow the current log"
 
 Show = Callable[[Sequence[Event]], None]
 
@@ -107,10 +107,12 @@ Show = Callable[[Sequence[Event]], None]
 @click.command("tail")
 @project_options
 @format_option
-@click.option("--lines", type=Integer(min=0), default=10, show_default=True, help="Last events shown first.")
+@click.option(
+    "--lines", type=Integer(min=0), default=10, show_default=True, help="How many of the latest events are shown first."
+)
 @selection_options
 def tail_command(options: ProjectOptions, lines: int, selection: Selection, *, as_json: bool) -> None:
-    """Show the last events, then each new one, until Ctrl-C.
+    """Show the latest events, then each new one, until Ctrl-C.
 
     JSON: one event a line.
     """
@@ -125,7 +127,7 @@ def tail_command(options: ProjectOptions, lines: int, selection: Selection, *, a
 
 
 def last_events(source: EventSource, head: int, count: int, selection: Selection) -> list[Event]:
-    """Return the last selected events up to the position ``head``, at most ``count``, in their order.
+    """Return the latest selected events up to the position ``head``, at most ``count``, in their order.
 
     The log is searched backwards, page by page, so that it is read whole only if there are too few.
     """
@@ -221,7 +223,7 @@ def _event_at(part: Slice) -> Event | None:
 
 
 def _reason_of(error: Exception) -> str:
-    """Return in one line why a store is unavailable; of an error around a driver's, what the driver says."""
+    """Return in one line why a store is unavailable; for a wrapped driver error, the driver's message."""
     if isinstance(error, ExplainedError):
         return f"[{error.code}] {error.what}" + (f", {error.where}" if error.where else "")
     cause = getattr(error, "orig", None) or error

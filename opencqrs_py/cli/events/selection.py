@@ -41,17 +41,17 @@ def after_option(text: str) -> Callable[[F], F]:
 
 
 def source_of(application: Application, *, must_exist: bool = False) -> EventSource:
-    """Return the event store to read; say if it is a SQLite file that is not there, as after a mistake in its name.
+    """Return the event store to read; report a SQLite file that does not exist, as after a typo in its name.
 
     Raises:
-        click.UsageError: If it must exist, and is not there.
+        click.UsageError: If it must exist, and does not.
     """
     if (missing := application.missing_files().get("event-store.url")) is not None:
         file, origin = missing
-        text = f"the event store is not there: {file} (event-store.url, {origin})"
+        text = f"the event store does not exist: {file} (event-store.url, {origin})"
         if must_exist:
             raise click.UsageError(clean(text))
-        print_line(f"{text}; it is made now, and is empty", "yellow")
+        print_line(f"{text}; it is created now, and is empty", "yellow")
     source: EventSource = application.event_store
     return source
 
@@ -77,11 +77,11 @@ def events_between(source: EventSource, after: int, upto: int, selection: Select
 
 
 def reasons(selection: Selection, after: int) -> list[str]:
-    """Return what may have been meant instead where nothing was found; it may also be right as it was written.
+    """Return what may have been meant where nothing was found; the selection may also be right.
 
     Args:
         selection: What was looked for.
-        after: Position after which it was looked for. After the beginning it is normal that nothing has come.
+        after: Position after which it was looked for. After the beginning, it is normal that there is nothing new.
     """
     return [*_of_subject(selection.subject), *_of_types(sorted(selection.types or ()), after)]
 
@@ -106,5 +106,5 @@ def _of_subject(subject: str) -> list[str]:
 def _of_types(types: list[str], after: int) -> list[str]:
     patterns = [f"{_EXACTLY}: '{each}' is not a pattern here" for each in types if "*" in each or "?" in each]
     lists = [f"{_EXACTLY}: '{each}' is one type; for several repeat --type" for each in types if "," in each]
-    ordinary = [f"{_EXACTLY}; 'opencqrs events stats' shows those that there are"] if types and after == 0 else []
+    ordinary = [f"{_EXACTLY}; 'opencqrs events stats' shows the existing ones"] if types and after == 0 else []
     return patterns + lists or ordinary

@@ -22,7 +22,7 @@ _MOST_NAMES = 100_000  # that are counted one by one: memory must not grow with 
 
 
 class _Names:
-    """Counts names; those that come when there are very many already are counted together."""
+    """Counts names; once there are very many, new ones are counted together."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -69,7 +69,7 @@ class Tally:
         self.subjects.add(top_level(event.subject) for event in events)
 
     def rows(self, top: int) -> dict[str, Any]:
-        """Return it all as JSON has it."""
+        """Return the statistics as JSON."""
         return {
             "events": self.events,
             "first": _end(self.first),

@@ -90,7 +90,7 @@ class SessionSettings:
         sources: The user's Python files, which travel to a cluster's executors, each with its place there.
         roots: Folders on this machine from which these files are imported.
         verbose: Whether Spark's own log is shown.
-        allow_unauthenticated: Whether a Spark may be used that does not authenticate the programs that connect to it.
+        allow_unauthenticated: Whether to allow a Spark that does not authenticate the programs that connect to it.
         moves_rows: Whether rows travel through the driver's JVM, as those of data frames do.
     """
 

@@ -130,7 +130,7 @@ def _refuse_writing() -> NoReturn:
 class Renewable(Protocol):
     """What event sources also have that hold on to what they have seen of the log.
 
-    Python workers of Spark live on from query to query, and keep sources open.
+    Spark's Python workers live on from query to query, and keep sources open.
     """
 
     def renew(self) -> None:

@@ -18,12 +18,12 @@ def handle(event: dict[str, Any]) -> None: ...
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"settings": "."}, "settings are a mapping or a loaded Configuration, got '.'; to open a folder with its"),
+        ({"settings": "."}, "settings must be a mapping or a loaded Configuration, got '.'; to open a folder with its"),
         ({"settings": Path("shop")}, "got PosixPath('shop'); to open a folder with its settings and handlers, write"),
         ({"settings": "application.yaml"}, "Application.from_project(folder)"),
-        ({"handlers": handle}, "handlers are a list of modules, functions and classes, got <function handle"),
+        ({"handlers": handle}, "handlers must be a list of modules, functions and classes, got <function handle"),
         ({"handlers": "shop.handlers"}, "got 'shop.handlers'; write handlers=[…]"),
-        ({"handlers": ["shop.handlers"]}, "are modules, functions and classes, got 'shop.handlers'; import it"),
+        ({"handlers": ["shop.handlers"]}, "must be modules, functions or classes, got 'shop.handlers'; import it"),
     ],
 )
 def test_wrong_arguments_of_an_application_are_refused_with_the_right_form(
@@ -55,5 +55,5 @@ def test_an_unknown_group_is_refused_with_the_known_groups(known: list[str], fix
 
 def test_a_single_string_is_not_a_list_of_groups() -> None:
     assert names_given(["books"]) == ["books"]
-    with pytest.raises(TypeError, match=r"names of groups are given as a list: write \['books'\]"):
+    with pytest.raises(TypeError, match=r"group names must be a list: write \['books'\]"):
         names_given("books")

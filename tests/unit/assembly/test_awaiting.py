@@ -187,7 +187,7 @@ FAILED = FailureRecord(7, "4711", "lent", 3, 2, "ValueError: no", "ValueError: n
         ),
         ({"wanted": False}, {"state": ProcessorState.STOPPED}, "partition 0/1: it is stopped"),
         ({"owner": ""}, {"state": ProcessorState.STOPPED}, "partition 0/1: no process runs it"),
-        ({"owner": ""}, {"state": ProcessorState.UNOWNED}, "partition 0/1: the process that had it has ended"),
+        ({"owner": ""}, {"state": ProcessorState.UNOWNED}, "partition 0/1: the process that ran it has ended"),
         ({"owner": ""}, None, "position 9: no process runs it"),
         ({"led": False, "owner": ""}, None, "its progress is in the memory of the process that runs it"),
         (

@@ -201,8 +201,8 @@ IN_MEMORY = {
 def test_an_in_memory_database_private_to_each_thread_is_refused(url, refused):
     store, said = DatabaseRule(SettingValue(url, url, "a.yaml:1:1")), SettingValue(url, url, "a.yaml:2:1")
     found = [
-        (decide_event_store(store, registered()).error, "event-store.url names a database in memory", "a.yaml:1:1"),
-        (choose_database(store, registered()).decision.error, "event-store.url names a database", "a.yaml:1:1"),
+        (decide_event_store(store, registered()).error, "event-store.url names an in-memory database", "a.yaml:1:1"),
+        (choose_database(store, registered()).decision.error, "event-store.url names an in-memory", "a.yaml:1:1"),
         (choose_database(DatabaseRule(SET_STORE, said), registered()).decision.error, "database.url", "a.yaml:2:1"),
     ]
     for error, says, where in found:
@@ -331,8 +331,8 @@ UNDECIDED = Decision("books", "progress.tracking", "", "…")
 @pytest.mark.parametrize(
     ("tracking", "settings", "choice", "reason"),
     [
-        (IN_SQL, {}, ELECTION, "leases stand in the database of the progress"),
-        (IN_SQL, {CONTROLLER: ELECTION}, ELECTION, "set, and leases stand in the database of the progress"),
+        (IN_SQL, {}, ELECTION, "leases are stored in the progress database"),
+        (IN_SQL, {CONTROLLER: ELECTION}, ELECTION, "set, and leases are stored in the progress database"),
         (IN_SQL, {CONTROLLER: CONTEXT}, CONTEXT, "set"),
         (IN_MEMORY, {}, CONTEXT, "leases need progress in a database"),
         (IN_MEMORY, {CONTROLLER: CONTEXT}, CONTEXT, "set"),
@@ -378,7 +378,7 @@ def test_the_controller_follows_lock_registries_registrations_and_settings(stand
     [
         ({}, {"a": Locks, "b": Locks}, "OCQ-523", "2 lock registries are registered and none is chosen: a, b"),
         ({CONTROLLER: ELECTION}, {"a": Locks, "b": OtherLocks}, "OCQ-523", "none is chosen: a, b"),
-        ({CONTROLLER: ELECTION}, {}, "OCQ-505", "is leader_election, but the progress is not in a database"),
+        ({CONTROLLER: ELECTION}, {}, "OCQ-505", "is leader_election, but leases need progress in a database"),
         ({LOCKS: "lokcs"}, {"locks": Locks}, "OCQ-502", "no provider is called 'lokcs'"),
         ({LOCKS: "mailer"}, {"mailer": Mailer}, "OCQ-502", "provider 'mailer' makes Mailer, which has no obtain"),
         ({REGISTRATION: "mine"}, {}, "OCQ-502", "no provider is called 'mine'"),

@@ -69,14 +69,14 @@ def test_a_healthy_partition_has_no_finding(well):
         (
             standing(ProcessorState.STOPPED, 12, owner=""),
             Problem.FAILED,
-            "[loans 1/2] failed, and no process runs it: fix its cause, then start opencqrs run; or, if that is meant, "
-            "opencqrs groups stop loans",
+            "[loans 1/2] failed, and no process runs it: fix its cause, then start opencqrs run; or, if this is "
+            "intended, opencqrs groups stop loans",
         ),
         (
             standing(ProcessorState.FAILED, 7, owner="", failure=FAILURE),
             Problem.FAILED,
             "[loans 1/2] failed at event e8 (lent) at position 8 on attempt 3: ValueError: no, and no process runs it: "
-            "fix its cause, then start opencqrs run; or, if that is meant, opencqrs groups stop loans",
+            "fix its cause, then start opencqrs run; or, if this is intended, opencqrs groups stop loans",
         ),
         (
             paused(2, 60.0),
@@ -87,24 +87,24 @@ def test_a_healthy_partition_has_no_finding(well):
         (
             NEVER_RUN,
             Problem.UNOWNED,
-            "[loans] no process runs it: start opencqrs run; or, if that is meant, opencqrs groups stop loans",
+            "[loans] no process runs it: start opencqrs run; or, if this is intended, opencqrs groups stop loans",
         ),
         (
             standing(ProcessorState.UNOWNED, owner=""),
             Problem.UNOWNED,
-            "[loans] the process that had it has ended without a word: start opencqrs run; or, if that is meant, "
-            "opencqrs groups stop loans",
+            "[loans] the process that ran it has ended without releasing it: start opencqrs run; or, if this is "
+            "intended, opencqrs groups stop loans",
         ),
         (
             standing(ProcessorState.STANDBY, owner="", able=["web1:7", "web2:9"]),
             Problem.UNOWNED,
-            "[loans] no node has it yet, though web1:7, web2:9 could: look at opencqrs nodes; node.max-partitions "
-            "or life-cycle.max-partitions-per-node may be too low",
+            "[loans] no node has taken it yet, though web1:7, web2:9 could: look at opencqrs nodes; "
+            "node.max-partitions or life-cycle.max-partitions-per-node may be too low",
         ),
         (
             standing(ProcessorState.STOPPED, owner="", led=False),
             Problem.UNOWNED,
-            "[loans] no process runs it: start opencqrs run; or, if that is meant, set life-cycle.auto-start: false",
+            "[loans] no process runs it: start opencqrs run; or, if this is intended, set life-cycle.auto-start: false",
         ),
         (
             standing(ProcessorState.FAILED, 7, owner="", led=False, failure=FAILURE),

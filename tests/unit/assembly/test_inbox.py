@@ -166,7 +166,7 @@ def test_events_of_a_removed_or_renamed_group_are_counted(tmp_path, tracker):
             "pause",
             [
                 "[OCQ-605] nothing else waits in the inbox",
-                "  where: not looked at: group returns, whose progress is in the memory of its own process; group "
+                "  where: not searched: group returns, whose progress is in the memory of its own process; group "
                 "late-fines, which has no handler here (1 event waits)",
             ],
         ),
@@ -175,7 +175,7 @@ def test_events_of_a_removed_or_renamed_group_are_counted(tmp_path, tracker):
             "show",
             [
                 "[OCQ-605] nothing in the inbox matches event id-4",
-                "  where: not looked at: group returns, whose progress is in the memory of its own process; group "
+                "  where: not searched: group returns, whose progress is in the memory of its own process; group "
                 "late-fines, which has no handler here (1 event waits)",
                 "  fix:   look at opencqrs inbox list",
             ],
@@ -441,9 +441,9 @@ def test_an_event_that_keeps_changing_is_left_alone(inbox_of):
     with pytest.raises(InboxError) as caught:
         inbox_of(tracker).pause(ALL)
     assert str(caught.value).splitlines() == [
-        "[OCQ-607] processors have changed the events of sequence 'b' 5 times meanwhile, so they were left alone",
+        "[OCQ-607] processors have changed the events of sequence 'b' 5 times meanwhile, so they were not changed",
         "  where: group loans; events changed before: 0",
-        "  fix:   type the command again",
+        "  fix:   run the command again",
     ]
 
 
@@ -503,7 +503,7 @@ def test_an_unknown_group_is_refused(inbox):
         (OtherTracker(), "group 'loans' has no inbox: its progress tracker keeps none", []),
         (
             InMemoryProgressTracker(),
-            "the inbox of group 'loans' is in the memory of the process that runs it, and not seen here",
+            "the inbox of group 'loans' is in the memory of the process that runs it, and not visible here",
             ["loans", "late-fines"],
         ),
     ],

@@ -230,7 +230,7 @@ def test_one_name_in_two_containers_is_qualified_by_the_container():
         injector.provide(Mailer)
     with pytest.raises(AssemblyError, match="2 providers are called 'mailer'") as caught:
         injector.named("mailer", "progress.tracker-ref")
-    assert caught.value.fix == "write the container, too: One.mailer"
+    assert caught.value.fix == "include the container: One.mailer"
     assert type(injector.named("Two.mailer", "")) is SmtpMailer
     assert injector.makers(SmtpMailer) == ("Two.mailer",)
 

@@ -145,8 +145,8 @@ def test_a_scheduled_job_that_no_process_runs_is_unhealthy(status, state):
     assert (health.state, len(health.findings)) == (state, state == "unowned")
     for finding in health.findings:
         assert finding.line == (
-            "[job remind] no process runs it, and it has a schedule (every 60 s): start opencqrs run; or, if that is "
-            "meant, opencqrs jobs pause remind"
+            "[job remind] no process runs it, and it has a schedule (every 60 s): start opencqrs run; or, if this is "
+            "intended, opencqrs jobs pause remind"
         )
 
 

@@ -93,7 +93,7 @@ def test_a_worker_that_finds_another_job_reports_a_permanent_error(recipe, chang
     ending = read_job_result(JobTaskRunner(other)(write_job_task(JobTask(run)))).ending
     assert ending is not None
     assert ending.permanent
-    assert "finds another job" in ending.error
+    assert "found a different job" in ending.error
 
 
 def test_recipes_of_different_blueprints_differ(recipe, tmp_path):

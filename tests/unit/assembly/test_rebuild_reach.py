@@ -42,7 +42,7 @@ def test_a_rebuild_must_reach_the_furthest_event_handled_by_merged_partitions(
     monkeypatch.setattr(rebuild_reach, "_REACH_SECONDS", 0)
     live = Tracker([100], Ahead(((HALF, 250),)))
     reach(live, Tracker([250])).reached({WHOLE: 100}, accept_unhandled=False)
-    with pytest.raises(BusyError, match="not as far as the live group"):
+    with pytest.raises(BusyError, match="is behind the live group"):
         reach(live, Tracker([249])).reached({WHOLE: 100}, accept_unhandled=False)
 
 

@@ -415,12 +415,12 @@ def around(): yield
         ),
         (
             "def make():\n    class Lost:\n        @event_handling('a')\n        def on(self, e: dict): ...\nmake()",
-            "class make.<locals>.Lost has handlers, but no name of the module holds it",
+            "class make.<locals>.Lost has handlers, but no name in the module refers to it",
         ),
         (
             "class Twice:\n    @event_handling('a')\n    def one(self, event: dict): ...\n"
             "class Twice:\n    @event_handling('a')\n    def two(self, event: dict): ...",
-            "class Twice has handlers, but no name of the module holds it",
+            "class Twice has handlers, but no name in the module refers to it",
         ),
         (
             "class Parent:\n    @event_handling('a')\n    def on(self, event: dict): ...\n"
@@ -618,7 +618,7 @@ def test_a_file_imported_under_two_names_is_refused(import_twice, source, as_lin
         discover([one, two, common])
     assert str(caught.value) == (
         "[OCQ-519] one file was imported under two names, outer_twice.inner_twice and inner_twice: "
-        "all that it declares is there twice\n"
+        "everything that it declares exists twice\n"
         f"  where: {two.__file__}\n"
         "  fix:   use one of the names everywhere, in imports and settings"
     )

@@ -170,7 +170,7 @@ def test_a_symlinked_folder_is_searched_once(project):
     (project / "linked").symlink_to(project / "shop")
     (project / "shop" / "circle").symlink_to(project / "shop")
     assert len(names(project)) == 1
-    assert "a link to a folder that is looked at" in passed_over(project).values()
+    assert "a link to a folder that is scanned" in passed_over(project).values()
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_the_duration_of_an_update_shortens_the_pause_after_it(screen):
 def test_an_outage_is_reported_once_and_watching_continues(screen):
     watched(Display(), OUTAGE, OUTAGE, 10, OUTAGE)
     said = (
-        "yellow: there is nothing to see: [OCQ-304] the database does not answer, postgresql://host/db; looking again"
+        "yellow: nothing can be shown: [OCQ-304] the database does not answer, postgresql://host/db; trying again"
     )
     assert screen.getvalue().count(said) == 2
     assert "books" in screen.getvalue()
@@ -95,7 +95,7 @@ def test_on_a_terminal_each_update_replaces_the_previous_one(monkeypatch):
     screen = shown_on(monkeypatch, terminal=True)
     watched(TerminalDisplay(), 10, OUTAGE, 40)
     looks = screen.getvalue().split("\x1b[2J\x1b[H")[1:]
-    assert [("books" in look, "nothing to see" in look) for look in looks] == [
+    assert [("books" in look, "nothing can be shown" in look) for look in looks] == [
         (True, False),
         (False, True),
         (True, False),

@@ -70,9 +70,9 @@ def test_yaml_is_parsed(text, entries):
 @pytest.mark.parametrize(
     ("text", "what", "where"),
     [
-        ("a: &a {b: *a}", "an alias refers to what it stands in", "f:1:4"),
+        ("a: &a {b: *a}", "an alias refers to the node that contains it", "f:1:4"),
         ("a: {<<: text, b: 1}", "<< is followed by the text text, not by a section", "f:1:9"),
-        ("a: &a {<<: *a}", "an alias refers to what it stands in", "f:1:4"),
+        ("a: &a {<<: *a}", "an alias refers to the node that contains it", "f:1:4"),
         ("? [a]\n: b", "a key is a list or a section", "f:1:3"),
         ("a: !x {b: c}", "the YAML tag !x is not known", "f:1:4"),
         ("a: !env B", "the YAML tag !env is not known", "f:1:4"),
@@ -80,7 +80,7 @@ def test_yaml_is_parsed(text, entries):
         ("a: !CANARY", "a text that begins with ! is not in quotes", "f:1:4"),
         ("a: [!CANARY, b]", "a text that begins with ! is not in quotes", "f:1:5"),
         ("api-token: !CANARY x", "a text that begins with ! is not in quotes", "f:1:12"),
-        ("a: 1\na: 2", "the key a stands there twice, first in line 1", "f:2:1"),
+        ("a: 1\na: 2", "the key a appears twice, first in line 1", "f:2:1"),
     ],
 )
 def test_yaml_that_cannot_be_read_as_settings_is_an_error(text, what, where):
@@ -162,4 +162,4 @@ def test_properties_documents_are_kept_apart():
 
 
 def test_a_duplicate_key_in_properties_is_an_error():
-    assert parsed(properties_documents, "a=1\na=2")[1] == [("the key a stands there twice, first in line 1", "f:2:1")]
+    assert parsed(properties_documents, "a=1\na=2")[1] == [("the key a appears twice, first in line 1", "f:2:1")]

@@ -54,11 +54,11 @@ def test_placeholders_are_resolved(text, result):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("${nothing}", r"nothing is known of \$\{nothing\}"),
-        ("${to-nothing:default}", r"nothing is known of \$\{nothing\}"),
+        ("${nothing}", r"there is no value for \$\{nothing\}"),
+        ("${to-nothing:default}", r"there is no value for \$\{nothing\}"),
         ("${loop}", r"\$\{loop\} refers to itself"),
         ("${self:default}", r"\$\{self\} refers to itself"),
-        ("${a.${port}}", r"nothing is known of \$\{a.\$\{port\}\}"),
+        ("${a.${port}}", r"there is no value for \$\{a.\$\{port\}\}"),
     ],
 )
 def test_an_unresolvable_placeholder_is_named_as_written(text, message):

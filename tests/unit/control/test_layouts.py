@@ -239,12 +239,12 @@ def test_a_merge_undoes_a_split(known, partition, expected):
     [
         (lambda: split_of(ps("0/2 1/2"), p("0/4")), "there is no partition 0/4"),
         (lambda: merge_of(ps("0/2 1/2"), p("0/4")), "there is no partition 0/4"),
-        (lambda: split_of(layout(MOST_PARTITIONS), p(f"0/{MOST_PARTITIONS}")), "is not split: it is one of 1,024"),
+        (lambda: split_of(layout(MOST_PARTITIONS), p(f"0/{MOST_PARTITIONS}")), "cannot be split: it is one of 1,024"),
         (lambda: merge_of(ps("0/1"), p("0/1")), "partition 0/1 cannot be merged: it is the whole group"),
         (lambda: merge_of(ps("0/3 1/3 2/3"), p("0/3")), "its other half does not exist"),
         (lambda: merge_of(ps("0/2 1/4 3/4"), p("0/2")), "its other half 1/2 is split further"),
-        (lambda: even(0), "0 is not a number of partitions for a group: 1 to 1,024 are"),
-        (lambda: even(1_025), "1,025 is not a number of partitions for a group"),
+        (lambda: even(0), "0 is not a valid number of partitions: use 1 to 1,024"),
+        (lambda: even(1_025), "1,025 is not a valid number of partitions"),
     ],
 )
 def test_an_impossible_change_is_refused_with_a_reason(change, message):

@@ -338,7 +338,7 @@ def test_j16_with_at_most_1000_items_the_rest_is_for_the_next_run(transaction, l
     world = World(write, numbers(2_500), rule(transaction, limit=limit, most_items=1_000))
     ended = world.run()
     assert (ended.status, ended.position.items) == (RunStatus.SUCCEEDED, 1_000)
-    assert ended.reason == "it has handled 1000 items, as many as it may; the rest is for the next run"
+    assert ended.reason == "it has handled 1000 items, its maximum; the rest is for the next run"
     assert [page.limit for page in world.queries.pages] == queries
     assert len(world.rows) == 1_000
 
@@ -501,7 +501,7 @@ def test_a_retry_of_failed_items_reports_that_a_limit_ended_the_previous_attempt
     assert world.execution(world.begun()).execute().position.done
     ended = world.run_again()
     assert (ended.status, ended.position.items) == (RunStatus.SUCCEEDED, 4)
-    assert ended.reason == "it has handled 4 items, as many as it may; the rest is for the next run"
+    assert ended.reason == "it has handled 4 items, its maximum; the rest is for the next run"
 
 
 def test_each_attempt_has_a_time_budget_and_makes_progress():
@@ -659,7 +659,7 @@ def test_a_crash_before_the_end_is_recorded_repeats_nothing(transaction):
 @pytest.mark.parametrize(
     ("transaction", "limits", "reason"),
     [
-        *((each, {"most_items": 2}, "it has handled 2 items, as many as it may") for each in JobTransaction),
+        *((each, {"most_items": 2}, "it has handled 2 items, its maximum") for each in JobTransaction),
         (RUN, {"budget": 1}, "its time budget of 1 s is used up"),  # pages and items are continued with a new budget
     ],
 )

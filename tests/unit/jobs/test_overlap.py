@@ -100,7 +100,7 @@ def test_a_queue_only_holds_different_runs(new, waiting, size, verdict):
     found = admission(run("new", ids=new), [ACTIVE, *queued], [], Meeting(QUEUE, queue_size=size), NOW)
     assert found.verdict is verdict
     assert found.into == ("waiting 0" if verdict is Verdict.COALESCE else "")
-    assert ("as many runs wait as may: 2" in found.reason) == (verdict is Verdict.SKIP)
+    assert ("the queue is full, waiting runs: 2" in found.reason) == (verdict is Verdict.SKIP)
 
 
 def test_no_run_is_coalesced_into_a_reserved_run_whose_caller_may_stop_waiting():

@@ -167,8 +167,13 @@ def test_a_branch_answers_its_paths_and_methods(serve, method, path, status, say
         ("Content-Length: 4", b"ids", 400, "the body ended after 3 of 4 bytes"),
         ("Transfer-Encoding: chunked", b"3\r\nids\r\n0\r\n\r\n", 411, "send the body as a whole"),
         ("Content-Length: 65536", b"x" * 65_536, 202, "xxx"),
-        ("Content-Length: 65537", b"x" * 65_537, 413, "the body has 65,537 bytes, and 65,536 is the most"),
-        ("Content-Length: 1000000", b"x" * 1_000_000, 413, "the body has 1,000,000 bytes, and 65,536 is the most"),
+        ("Content-Length: 65537", b"x" * 65_537, 413, "the body has 65,537 bytes, and at most 65,536 are allowed"),
+        (
+            "Content-Length: 1000000",
+            b"x" * 1_000_000,
+            413,
+            "the body has 1,000,000 bytes, and at most 65,536 are allowed",
+        ),
     ],
 )
 def test_a_body_is_read_in_full_or_refused(serve, headers, body, status, says):

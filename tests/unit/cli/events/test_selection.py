@@ -6,7 +6,7 @@ from opencqrs_py.cli.events.selection import reasons
 from opencqrs_py.model.selection import Selection
 
 EXACT = "types are compared exactly"
-SHOWN = f"{EXACT}; 'opencqrs events stats' shows those that there are"
+SHOWN = f"{EXACT}; 'opencqrs events stats' shows the existing ones"
 
 
 def selection(*types, subject="/"):

@@ -218,7 +218,7 @@ def restore(store, *events):
     store.append(events)
 
 
-RESTART = "start the command again to follow the log that is there now"
+RESTART = "start the command again to follow the current log"
 
 
 def test_a_log_restored_to_a_shorter_one_ends_the_command():
