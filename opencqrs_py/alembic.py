@@ -1,7 +1,7 @@
 """Filters for Alembic, which keep the tables of this package out of your migrations.
 
-By default they stand in the same database as your read models. ``alembic revision --autogenerate`` takes every table
-that your models do not name for one to be dropped, the event log among them::
+By default they are in the same database as your read models. ``alembic revision --autogenerate`` would drop every table
+that your models do not name, including the event log::
 
     from opencqrs_py.alembic import include_name
 
@@ -18,7 +18,7 @@ from typing import Any
 __all__ = ["PREFIX", "include_name", "include_object"]
 
 PREFIX = "opencqrs_"
-"""What the names of all tables, indexes, functions and triggers of this package begin with. It is reserved."""
+"""The reserved prefix of all tables, indexes, functions and triggers of this package."""
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
@@ -44,8 +44,8 @@ def include_object(
 ) -> bool:
     """Return whether Alembic is to compare something that it has found in the database: not if it is ours.
 
-    What your models name is always compared. Functions and triggers, which other packages add to Alembic, may be named
-    with their schema, table and arguments.
+    Everything that your models name is always compared. Functions and triggers, which other packages add to Alembic,
+    may be named with their schema, table and arguments.
 
     Args:
         object_: The table, column, index, constraint, or an object of another package.

@@ -10,8 +10,8 @@ import orjson
 from opencqrs_py.assembly.overview import line_of_outage
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.web.cached_queries import QueryTimeoutError
 from opencqrs_py.web.errands import ErrandTimeoutError
-from opencqrs_py.web.looks import LookTimeoutError
 from opencqrs_py.web.server import Answer
 
 
@@ -23,7 +23,7 @@ def json_answer(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Answer:
 
 def why_unavailable(error: Exception, seconds: float) -> str | None:
     """Return in one line why databases have not answered within some seconds; ``None`` if the error is another one."""
-    if isinstance(error, LookTimeoutError | ErrandTimeoutError):
+    if isinstance(error, QueryTimeoutError | ErrandTimeoutError):
         return f"the databases have not answered within {seconds:g} s"
     return line_of_outage(error)
 

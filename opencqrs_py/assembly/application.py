@@ -20,7 +20,7 @@ from opencqrs_py.assembly.blueprint import (
 )
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
 from opencqrs_py.assembly.databases import NewDatabases, database_rule, missing_files, take_new_tables
-from opencqrs_py.assembly.decisions import decisions, looked_at
+from opencqrs_py.assembly.decisions import decisions, discovery_decisions
 from opencqrs_py.assembly.group_names import groups_named, names_given
 from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
 from opencqrs_py.assembly.lifecycle import DONE_PATIENCE, STOP_PATIENCE, Lifecycle
@@ -241,8 +241,8 @@ class Application:
         try:
             groups = self.groups
         except ExplainedError as error:
-            return [*ignored, *looked_at(self.blueprint.modules, self._scan, self.project, error)]
-        found = looked_at(self.blueprint.modules, self._scan, self.project, self.blueprint.discover())
+            return [*ignored, *discovery_decisions(self.blueprint.modules, self._scan, self.project, error)]
+        found = discovery_decisions(self.blueprint.modules, self._scan, self.project, self.blueprint.discover())
         return [*self._decisions(groups), *self._job_decisions(), *self._recorded(groups), *ignored, *found]
 
     def _recorded(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:

@@ -24,7 +24,7 @@ from opencqrs_py.processing.positions import newest_in
 from opencqrs_py.processing.reaching import WatchedGroup, reached
 
 _FIRST_LOOK_SECONDS = 0.05  # until the first check whether the wait may never end: most waits are over by then
-_LOOK_SECONDS = 0.5  # between two such checks
+_POLL_SECONDS = 0.5  # between two such checks
 _SWAP_SECONDS = 10.0  # for which no process may run a group whose tables are swapped, or just were
 
 
@@ -195,10 +195,10 @@ class Awaiting:
         self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, end: float, progress: SeenProgress
     ) -> list[str]:
         """Watch progress until then; return as above."""
-        look_at, unable_since = self.now() + _FIRST_LOOK_SECONDS, inf
+        next_poll, unable_since = self.now() + _FIRST_LOOK_SECONDS, inf
         while progress.head <= position:
             now = self.now()
-            if now >= min(end, look_at):
+            if now >= min(end, next_poll):
                 try:
                     waiting, unable_since = self._look(settings, tracker, position), inf
                 except _UnownedError as error:
@@ -208,8 +208,8 @@ class Awaiting:
                     waiting = [error.what]
                 if not waiting or now >= end:
                     return waiting
-                look_at = self.now() + _LOOK_SECONDS
-            progress.wait_beyond(position, max(0.0, min(end, look_at) - self.now()))
+                next_poll = self.now() + _POLL_SECONDS
+            progress.wait_beyond(position, max(0.0, min(end, next_poll) - self.now()))
             if progress.refusal is not None:
                 raise progress.refusal
         return []

@@ -202,7 +202,7 @@ _NAMED_FIX = (
     "give the file and its folders names without a dot that no other module has, or name it in discovery.exclude"
 )
 _NAME_FIX = "name modules as an import does, such as shop.handlers for shop/handlers.py, or leave the setting out"
-_UNTANGLE = "break the cycle: move what both modules need into a third one"
+_BREAK_CYCLE = "break the cycle: move what both modules need into a third one"
 _OURS = Path(__file__).parents[1]
 
 
@@ -233,8 +233,8 @@ def import_modules(
         except ExplainedError as error:
             where = error.where
             cause = one_line(error.__cause__) if error.__cause__ else error.what
-            if error.fix == _UNTANGLE:  # each module of the cycle fails, in a line of the other
-                cause = where = _UNTANGLE
+            if error.fix == _BREAK_CYCLE:  # each module of the cycle fails, in a line of the other
+                cause = where = _BREAK_CYCLE
             errors.setdefault((cause, where), error)  # importers of a broken module fail like it
     raise_together(errors.values())
     return modules
@@ -265,7 +265,7 @@ def _imported(name: str, roots: Sequence[str], expected: str, named_at: str) -> 
         if named_at and _is_missing(name, error):
             raise AssemblyError("OCQ-501", f"there is no module '{name}'", named_at, _NAME_FIX) from None
         what = f"module '{name}' cannot be imported ({type_name(error)}: {message_of(error)})"
-        fix = _UNTANGLE if "circular import" in str(error) else _IMPORT_FIX
+        fix = _BREAK_CYCLE if "circular import" in str(error) else _IMPORT_FIX
         raised_at = _raised_at(error, roots)
         if not raised_at and _is_missing(name, error):  # which discovery has found, unlike Python
             raised_at, fix = expected, _NAMED_FIX if Path(expected).is_file() else fix

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 
 _log = logging.getLogger("opencqrs.control")
-_LOOK_SECONDS = 0.1  # between two polls of the control tables while a command waits
+_POLL_SECONDS = 0.1  # between two polls of the control tables while a command waits
 DEFAULT_TIMEOUT = 60.0
 DEFAULT_AVOIDANCE = 60.0
 _RECORDED = "the request is recorded and will be carried out; see opencqrs status and opencqrs nodes"
@@ -313,7 +313,7 @@ class Control:
             if time.monotonic() >= until:
                 shown = ", ".join(map(str, missing))
                 raise WaitTimedOutError("OCQ-536", f"still waiting for {shown} {what}, after {timeout:g} s", fix=fix)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             view = self.view()
         return True
 

@@ -103,7 +103,7 @@ def _with_origin(decision: Decision, configuration: Configuration) -> Decision:
     return replace(decision, error=type(error)(error.code, error.what, f"{error.where} ({origin})", error.fix))
 
 
-def looked_at(
+def discovery_decisions(
     modules: UserModules, scan: Scan | None, project: Path, found: Discovered | ExplainedError
 ) -> list[Decision]:
     """Return a decision for each module, each file that was skipped, and the handlers of each group.
@@ -115,7 +115,7 @@ def looked_at(
         imported = [Decision("", "discovery", "", error.what, error=error) for error in errors]
     else:
         imported = list(_modules(modules, scan, project, found))
-    passed = scan.passed_over if scan else ()
+    passed = scan.skipped if scan else ()
     left_out = [Decision("", f"discovery {_below(each.path, project)}", "passed over", each.why) for each in passed]
     if isinstance(found, ExplainedError):
         return [*imported, *left_out]

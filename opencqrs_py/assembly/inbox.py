@@ -476,7 +476,7 @@ class InboxControl:
         return [known[key] for key in dict.fromkeys(map(canonical, wanted))] if wanted else list(self._groups)
 
     def _nothing(self, which: InboxFilter) -> InboxError:
-        where = self._not_looked_at(which)
+        where = self._not_searched(which)
         if not str(which):
             return InboxError("OCQ-605", f"nothing{' else' if where else ''} waits in the inbox", where)
         return InboxError("OCQ-605", f"nothing in the inbox matches {which}", where, "look at opencqrs inbox list")
@@ -485,9 +485,9 @@ class InboxControl:
         said = f" {which}" if str(which) else ""
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
         what = f"none of the events that match{said} is {unfit}: {statuses}"
-        return InboxError("OCQ-605", what, self._not_looked_at(which), "look at opencqrs inbox list")
+        return InboxError("OCQ-605", what, self._not_searched(which), "look at opencqrs inbox list")
 
-    def _not_looked_at(self, which: InboxFilter) -> str:
+    def _not_searched(self, which: InboxFilter) -> str:
         """Return which groups a filter that names none leaves out; empty if there are none."""
         if which.groups:
             return ""

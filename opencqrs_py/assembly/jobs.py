@@ -24,7 +24,7 @@ from opencqrs_py.model.job import Job, JobId, Trigger
 from opencqrs_py.model.naming import canonical, counted, listed, nearest
 
 _log = logging.getLogger("opencqrs.jobs")
-_LOOK_SECONDS = 0.1  # between two polls of a run that is waited for
+_POLL_SECONDS = 0.1  # between two polls of a run that is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Jobs:
             if until is not None and time.monotonic() >= until:
                 what = f"run {run} has not ended within {timeout:g} s: it is {found.status.value}"
                 raise WaitTimedOutError("OCQ-664", what, f"job {found.job}", f"opencqrs jobs runs {found.job} shows it")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def run_here(self, runner: JobRunner, name: str, ids: Sequence[JobId] | None, timeout: float | None) -> JobRun:
         """Run a job on this thread, by the same rules for overlaps, and return how the run ended.

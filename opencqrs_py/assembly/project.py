@@ -46,7 +46,7 @@ class SourceModule:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class SkippedPath:
     """A file or folder that is not imported, and why."""
 
     path: Path
@@ -59,7 +59,7 @@ class Scan:
 
     Attributes:
         modules: The modules to import, in the order in which their handlers run.
-        passed_over: Everything that was skipped.
+        skipped: Everything that was skipped.
         files: Every Python file that a handler may import; they travel to the executors of a cluster.
         groups: Groups that handlers name as literals or constants of their file, each with its first place.
         all_named: Whether that is every group; else some names are known by an import only.
@@ -72,13 +72,13 @@ class Scan:
     """
 
     modules: tuple[SourceModule, ...] = ()
-    passed_over: tuple[PassedOver, ...] = ()
+    skipped: tuple[SkippedPath, ...] = ()
     files: tuple[SourceModule, ...] = ()
     groups: Mapping[str, str] = field(default_factory=dict)
     all_named: bool = True
     containers: bool = False
     unmatched: tuple[str, ...] = ()
-    lost: tuple[PassedOver, ...] = ()
+    lost: tuple[SkippedPath, ...] = ()
     settings: tuple[Path, ...] = ()
     complete: bool = True
     may_have_jobs: bool = True
@@ -132,7 +132,7 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
         why = _USES_NOTHING
     paths = {module.path for module in chosen}
     used = [texts[path] for path in dict.fromkeys(module.path for module in chosen) if path in texts]
-    rest = [PassedOver(file.path, why) for file in files if file.path not in paths]
+    rest = [SkippedPath(file.path, why) for file in files if file.path not in paths]
     is_partial = len(used) != len(paths) or hides_declarations(used, texts.values())
     groups: dict[str, str] = {}
     for text in used:
@@ -140,7 +140,7 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
             groups.setdefault(name, f"{text.path}:{line}")
     return Scan(
         tuple(chosen),
-        tuple(sorted((*look.passed_over, *rest), key=lambda each: each.path)),
+        tuple(sorted((*look.skipped, *rest), key=lambda each: each.path)),
         (*files, *look.left_out),
         groups,
         all_named=all(text.all_named for text in used) and not is_partial,
@@ -155,19 +155,19 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
 
 def _below_named(
     names: Sequence[str], files: Sequence[SourceModule], texts: Mapping[Path, SourceText]
-) -> Iterator[PassedOver]:
+) -> Iterator[SkippedPath]:
     """Yield the files with handlers or the like below each named package without any, unless they are named, too."""
     idle = {file.name for file in files if file.path.name == "__init__.py" and not texts[file.path].counts}
     for file in files:
         above = next((name for name in names if name in idle and file.name.startswith(f"{name}.")), "")
         if above and file.name not in names and texts[file.path].has_code_to_run:
-            yield PassedOver(file.path, f"discovery.modules names {above}, and not {file.name}")
+            yield SkippedPath(file.path, f"discovery.modules names {above}, and not {file.name}")
 
 
-def _in_no_package(project: Path) -> Iterator[PassedOver]:
+def _in_no_package(project: Path) -> Iterator[SkippedPath]:
     file = project / "__init__.py"
     if _holds(project, file.name) and read_source(file, "").has_code_to_run:
-        yield PassedOver(file, "the folder of the project is not a package")
+        yield SkippedPath(file, "the folder of the project is not a package")
 
 
 def _using(files: Sequence[SourceModule], texts: Mapping[Path, SourceText]) -> set[Path]:
@@ -185,7 +185,7 @@ class _Look:
     """One walk through a project folder."""
 
     def __init__(self, project: Path, exclude: tuple[str, ...]) -> None:
-        self.passed_over: list[PassedOver] = []
+        self.skipped: list[SkippedPath] = []
         self.left_out: list[SourceModule] = []
         self.matched: set[str] = set()
         self.settings: list[Path] = []
@@ -213,7 +213,7 @@ class _Look:
             stem = "" if entry.name == "__init__.py" else entry.name.removesuffix(".py")
             name = ".".join(filter(None, (package, stem)))
             if entry.is_dir():
-                if not self._is_passed_over(path, name):
+                if not self._is_skipped(path, name):
                     yield from self._below(path, name, root, None)
             elif name:
                 yield from self._file(SourceModule(name, path, root))
@@ -225,7 +225,7 @@ class _Look:
         except (FileNotFoundError, NotADirectoryError):  # which Path.is_dir() says of more since Python 3.14
             return []
         except OSError as error:
-            self.passed_over.append(PassedOver(folder, f"it cannot be read ({error.strerror})"))
+            self.skipped.append(SkippedPath(folder, f"it cannot be read ({error.strerror})"))
             return []
         self._entries += len(found)
         self.complete = self.complete and self._entries <= MOST_ENTRIES
@@ -233,21 +233,21 @@ class _Look:
 
     def _file(self, file: SourceModule) -> Iterator[SourceModule]:
         if file.path.name.startswith((".", "test_")) or file.path.name in ("conftest.py", "setup.py"):
-            self.passed_over.append(PassedOver(file.path, "it is hidden, a test or setup.py"))
+            self.skipped.append(SkippedPath(file.path, "it is hidden, a test or setup.py"))
         elif self._is_excluded(file.path, file.name):
             self.left_out.append(file)
-            self.passed_over.append(PassedOver(file.path, "discovery.exclude names it"))
+            self.skipped.append(SkippedPath(file.path, "discovery.exclude names it"))
         else:
             yield file
 
-    def _is_passed_over(self, folder: Path, name: str) -> bool:
+    def _is_skipped(self, folder: Path, name: str) -> bool:
         if folder.name == "__pycache__":
             return True
         why = self._why_not(folder)
         if not why and self._is_excluded(folder, name):
             why = "discovery.exclude names it"
         if why:
-            self.passed_over.append(PassedOver(folder, why))
+            self.skipped.append(SkippedPath(folder, why))
         return bool(why)
 
     def _why_not(self, folder: Path) -> str:

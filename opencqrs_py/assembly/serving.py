@@ -29,8 +29,8 @@ from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.web.cached_queries import CachedQuery
 from opencqrs_py.web.counting import Counting, RunCounting
-from opencqrs_py.web.looks import KeptLook
 from opencqrs_py.web.server import Answer, Branch, HttpServer, Route, text_answer
 
 _log = logging.getLogger("opencqrs.http")
@@ -84,14 +84,14 @@ class Serving:
         self._served = served
         self._rates = Rates()
         self._started_at = time.time()
-        self._brief = KeptLook(served.look, "opencqrs-look")
-        self._full = KeptLook(self._measured, "opencqrs-status")
-        self._looks: list[KeptLook[Any]] = [self._brief, self._full]
-        self._of_jobs: KeptLook[list[JobStatus]] | None = None
+        self._brief = CachedQuery(served.look, "opencqrs-look")
+        self._full = CachedQuery(self._measured, "opencqrs-status")
+        self._looks: list[CachedQuery[Any]] = [self._brief, self._full]
+        self._of_jobs: CachedQuery[list[JobStatus]] | None = None
         self._branches: list[JobsBranch] = []
         jobs = served.jobs
         if jobs is not None:
-            self._of_jobs = KeptLook(lambda: jobs().statuses(), "opencqrs-jobs-look")
+            self._of_jobs = CachedQuery(lambda: jobs().statuses(), "opencqrs-jobs-look")
             self._looks.append(self._of_jobs)
             self._branches.append(JobsBranch(jobs, self._of_jobs, configuration.settings.http.token))
         self._server: HttpServer | None = None

@@ -14,8 +14,8 @@ from opencqrs_py.errors import JobError, KeyReusedError, UnknownJobError
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.processing.exceptions import plain_text
+from opencqrs_py.web.cached_queries import CachedQuery
 from opencqrs_py.web.errands import Errands
-from opencqrs_py.web.looks import KeptLook
 from opencqrs_py.web.run_requests import RequestRefusedError, require_token, run_request
 from opencqrs_py.web.server import Answer, Branch, Request, text_answer
 
@@ -36,7 +36,7 @@ class JobsBranch(Branch):
         token: Token that a request must have; ``None``: requests are refused.
     """
 
-    def __init__(self, jobs: Callable[[], Jobs], look: KeptLook[list[JobStatus]], token: str | None) -> None:
+    def __init__(self, jobs: Callable[[], Jobs], look: CachedQuery[list[JobStatus]], token: str | None) -> None:
         self._jobs = jobs
         self._look = look
         self._token = token

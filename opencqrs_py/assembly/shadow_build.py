@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("opencqrs.control")
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two checks of the shadow's progress
-_LOOK_SECONDS = 1.0  # between two checks whether this process still fills it
+_POLL_SECONDS = 1.0  # between two checks whether this process still fills it
 _NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
 _STARTS, _SEQUENCING = "its @on_start functions", "the way its events are sequenced"
 _RESOLVER = "events.type-resolver-ref"
@@ -405,7 +405,7 @@ class ShadowBuild:
     ) -> None:
         source, pause, name = self._container.event_store(), _PAUSE, self._group.name
         arrivals = None if pace is None else ArrivalRate(pace.per_second, source.head)
-        since = look_at = time.monotonic()
+        since = next_poll = time.monotonic()
         target = reach.target(source.head())
         seen: tuple[float, int] | None = None
         while True:
@@ -413,9 +413,9 @@ class ShadowBuild:
             statuses = reach.statuses()
             position = min((one.position for one in statuses), default=0)
             now = time.monotonic()
-            if now >= look_at:
+            if now >= next_poll:
                 self._shadows.require_current(name, record)
-                look_at = now + _LOOK_SECONDS
+                next_poll = now + _POLL_SECONDS
             rate = None if seen is None or now <= seen[0] else (position - seen[1]) / (now - seen[0])
             seen = seen if seen is not None and now - seen[0] < 1 else (now, position)
             watcher(RebuildProgress(name, position, max(target, position), rate))

@@ -34,14 +34,14 @@ _Shown: TypeAlias = "tuple[EffectiveValue, Sequence[EffectiveValue]]"
 @click.option("--group", "groups", multiple=True, metavar="G", help="Show this group only; may be repeated.")
 @click.option("--job", "jobs", multiple=True, metavar="J", help="Show this job only; may be repeated.")
 @click.option("--changed", is_flag=True, help="Leave built-in defaults out.")
-@click.option("--origin", "with_losers", is_flag=True, help="Also show overridden values.")
+@click.option("--origin", "with_overridden", is_flag=True, help="Also show overridden values.")
 def config_command(
     options: ProjectOptions,
     groups: tuple[str, ...],
     jobs: tuple[str, ...],
     *,
     changed: bool,
-    with_losers: bool,
+    with_overridden: bool,
     as_json: bool,
 ) -> None:
     """Show the effective settings, each with its origin."""
@@ -55,7 +55,7 @@ def config_command(
     sections = _sections(configuration, groups, jobs)
     shown = {
         section: [
-            (value, configuration.losers(value.path) if with_losers else ())
+            (value, configuration.losers(value.path) if with_overridden else ())
             for value in values
             if not (changed and _is_untouched(value, configuration))
         ]
@@ -63,7 +63,7 @@ def config_command(
     }
     if as_json:
         rows = {
-            section: [_row(value, lost if with_losers else None) for value, lost in values]
+            section: [_row(value, lost if with_overridden else None) for value, lost in values]
             for section, values in shown.items()
         }
         print_json(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NOBODY = "recorded; no process runs {}: it takes effect at the next opencqrs run"
+_NO_PROCESS = "recorded; no process runs {}: it takes effect at the next opencqrs run"
 
 
 def _waiting(command: F) -> F:
@@ -316,7 +316,7 @@ def _tell(names: Sequence[str], done: str, *, running: bool, no_wait: bool, as_j
     if as_json:
         print_json({"names": names, "wanted": done, "running": running, "done": running and not no_wait})
     elif not running:
-        print_line(f"{shown}: {_NOBODY.format('it' if len(names) == 1 else 'them')}", "default")
+        print_line(f"{shown}: {_NO_PROCESS.format('it' if len(names) == 1 else 'them')}", "default")
     else:
         print_line(f"{shown}: to be {done}" if no_wait else f"{shown}: {done}", "default")
 

@@ -28,7 +28,7 @@ END_SECONDS = 1.8  # from the first signal until the process is ended, so that a
 SAME_SECONDS = 0.3  # within which a second signal is the first one, sent to the process and to its group
 
 _SHOW_CURSOR = b"\x1b[?25h"
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -166,7 +166,7 @@ class Signals:
         began = time.monotonic()
         ours, nudged = 0, False
         while (passed := time.monotonic() - began) < END_SECONDS:
-            if select.select([self._reading], [], [], min(_LOOK_SECONDS, END_SECONDS - passed))[0]:
+            if select.select([self._reading], [], [], min(_POLL_SECONDS, END_SECONDS - passed))[0]:
                 again = sum(number in _HANDLED for number in os.read(self._reading, 64))
                 if again > ours and passed > SAME_SECONDS:
                     break

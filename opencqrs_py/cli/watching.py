@@ -24,7 +24,7 @@ DEFAULT_SECONDS = 2.0
 _CLEAR = "\x1b[2J\x1b[H"
 
 
-class Looks(Protocol):
+class StatusSource(Protocol):
     """What can be polled for status, such as an application."""
 
     def status(self) -> list[GroupStatus]:
@@ -78,14 +78,14 @@ class Watcher:
     """Polls the status and shows it, until it is stopped.
 
     Attributes:
-        looks: What is polled.
+        source: What is polled.
         every: Seconds between two polls.
         display: Shows them.
         pause: Waits for a number of seconds.
         now: Returns the seconds of a clock that never goes back.
     """
 
-    looks: Looks
+    source: StatusSource
     every: float
     display: Display
     pause: Callable[[float], object] = time.sleep
@@ -107,7 +107,7 @@ class Watcher:
         from opencqrs_py.assembly.overview import line_of_outage  # noqa: PLC0415 loads SQLAlchemy
 
         try:
-            statuses = rates.measured(self.looks.status(), self.now())
+            statuses = rates.measured(self.source.status(), self.now())
         except Exception as error:
             if (line := line_of_outage(error)) is None:
                 raise
@@ -116,10 +116,10 @@ class Watcher:
         return ""
 
 
-def watch(looks: Looks, every: float, *, as_json: bool) -> NoReturn:
+def watch(source: StatusSource, every: float, *, as_json: bool) -> NoReturn:
     """Show the status of an application, refreshed until Ctrl-C."""
     display = LineDisplay() if as_json else TerminalDisplay() if stdout().is_terminal else Display()
-    Watcher(looks, every, display).run()
+    Watcher(source, every, display).run()
 
 
 def _replace_screen(text: str) -> None:

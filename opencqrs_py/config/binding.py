@@ -65,7 +65,7 @@ class Merged:
     secrets: dict[Path, frozenset[str]] = field(default_factory=dict)  # what of a value a placeholder brought in
 
     def winner(self, path: Path) -> Bound | None:
-        """Return the value that wins for the setting at ``path``, ``None`` if it was not set."""
+        """Return the winning value of the setting at ``path``, ``None`` if it was not set."""
         stack = self.stacks.get(path)
         return stack[-1] if stack else None
 
@@ -137,7 +137,7 @@ class Binder:
         self._bind(entry, [Spelling.of(pieces)])
 
     def _bind(self, entry: Entry, spellings: list[Spelling], *, single: bool = True) -> None:
-        """Bind ``entry`` by the first spelling that means something."""
+        """Bind ``entry`` by the first spelling that has a meaning."""
         for spelling in spellings:
             meanings = self.index.meanings(spelling, self.names)
             if any(not _means_little(each, spelling, entry.value) for each in meanings):
@@ -197,7 +197,7 @@ class Binder:
                 "correct the JSON" if in_json else _fix(setting),
             )
             self.findings.error(Code.WRONG_SHAPE, what, entry.origin, fix)
-        written = {} if spelling.by_variable else dict(meaning.written)  # else a name would be spelled in two ways
+        written = {} if spelling.by_variable else dict(meaning.written)  # else a name would have two spellings
         above = [(written.get(place, name),) for place, name in enumerate(path)]
         for below in entries:
             self._bind(below, [Spelling.of([*above, *map(split_key, below.key)])], single=False)

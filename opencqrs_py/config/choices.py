@@ -14,7 +14,7 @@ ENGINES = "opencqrs.engines"
 
 
 class Controller(Choice):
-    """Who starts and stops the processors of a group."""
+    """What starts and stops the processors of a group."""
 
     APPLICATION_CONTEXT = "application_context"
     LEADER_ELECTION = "leader_election"
@@ -39,7 +39,7 @@ class Resolution(Choice):
 
 
 class DataFormat(Choice):
-    """How the data of events are laid out."""
+    """The layout of the data of events."""
 
     PLAIN = "plain"
     ENVELOPE = "envelope"
@@ -54,7 +54,7 @@ class RetryPolicy(Choice):
 
 
 class LiveDuringRebuild(Choice):
-    """What a process with the handlers of an unfinished rebuild does with the group that others have built."""
+    """What a process with the handlers of an unfinished rebuild does with the live group."""
 
     PAUSE = "pause"
     CONTINUE = "continue"
@@ -68,7 +68,7 @@ class Mode(Choice):
 
 
 class Interval(Choice):
-    """From when on the interval of a schedule counts: the end of a tick, or its beginning."""
+    """Where the interval of a schedule starts: at the end of a tick, or at its beginning."""
 
     FIXED_DELAY = "fixed-delay"
     FIXED_RATE = "fixed-rate"
@@ -110,7 +110,7 @@ class Engine(Choice):
 
     @override
     def __reduce_ex__(self, _protocol: object) -> tuple[type[Engine], tuple[str]]:
-        """Pickle it by its value; Python 3.11.2 would by the name of a member, and a registered engine is none."""
+        """Pickle it by its value; Python 3.11.2 would use the name of a member, and a registered engine is not one."""
         return Engine, (self.value,)
 
 

@@ -35,7 +35,7 @@ class EffectiveValue:
         value: The value as it would be written in YAML, secrets as ``***``.
         origin: Where it comes from.
         is_default: Whether it is the built-in default.
-        typed: The value for JSON: a duration is a text, and so is what holds a secret or says that there is no limit.
+        typed: The value for JSON: durations, secrets and missing limits are strings.
     """
 
     path: str
@@ -115,8 +115,8 @@ class Configuration:
             jobs: Names of the jobs as code spells them, likewise; ``None``: they are not known.
 
         Raises:
-            ConfigurationErrors: If a key can only be read wrongly now that the names are known, such as OCQ-105; or
-                if a name cannot be used, OCQ-116 and OCQ-124.
+            ConfigurationErrors: If a key cannot be read correctly now that the names are known, such as OCQ-105; or if
+                a name cannot be used, OCQ-116 and OCQ-124.
         """
         return self if self._bound_for is None else self._bound_for(groups, jobs)
 
@@ -143,8 +143,8 @@ class Configuration:
     def losers(self, key: str) -> tuple[EffectiveValue, ...]:
         """Return the overridden values of a setting, from the highest to the lowest, as written.
 
-        Of a setting of a group or job these are also what the standard says, when it says something itself. Key and
-        error are those of :meth:`value`.
+        For a setting of a group or job, these include the standard's value, if it has one. Key and error are those of
+        :meth:`value`.
         """
         path = self._path_of(key)
         every, wins = self._merged.stacks.get(path, []), 1
@@ -174,15 +174,15 @@ class Configuration:
         return [*self.general_values(), *(each for one in every for each in self._single_values(*one))]
 
     def general_values(self) -> list[EffectiveValue]:
-        """Return what belongs to no single group or job; of the standards what they set, or take back."""
+        """Return what belongs to no single group or job; of the standards what they set, or reset."""
         return list(self._general_values())
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The secret values that the settings hold, for :func:`opencqrs_py.model.masking.remember`.
 
-        What a folder of secrets says under another name, such as ``spark.master``, is hidden, but not among them: in
-        the messages of others it would hide ordinary words.
+        Values in a folder of secrets under another name, such as ``spark.master``, are hidden, but not among them:
+        they would hide ordinary words in other messages.
         """
         found: dict[str, None] = {}
         for bound in self._merged.winners():
@@ -266,7 +266,7 @@ class Configuration:
             yield self._effective((*family.named, name, *leaf), decision.value, origin)
 
     def _general_values(self) -> Iterator[EffectiveValue]:
-        """Yield what belongs to no single name; of a standard what it sets, or takes back from a lower source."""
+        """Yield what belongs to no single name; of a standard what it sets, or resets from a lower source."""
         for setting in self._merged.index.settings():
             path = setting.path
             if path == GROUP_FAMILY.named or setting.fact.in_documents_only or self._is_silent_standard(path):

@@ -1,4 +1,4 @@
-"""Settings of a group or job that have no effect, as another setting would have to be given first."""
+"""Settings of a group or job that have no effect without another setting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCHEDULED: dict[LeafName, tuple[Any, ...]] = {_RATE: (...,), _DELAY: (...,), _J
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """Settings, and what other settings have to be for them to count.
+    """Settings, and the values of other settings with which they have an effect.
 
     Attributes:
         settings: The settings, or what their paths begin with.
@@ -48,15 +48,15 @@ class _Effect:
         """Return whether it is about a setting."""
         return any(leaf[: len(each)] == each for each in self.settings)
 
-    def is_there(self, chosen: Mapping[LeafName, Inherited]) -> bool:
-        """Return whether the settings count."""
+    def applies(self, chosen: Mapping[LeafName, Inherited]) -> bool:
+        """Return whether the settings have an effect."""
         return any(
             chosen[leaf].value in values or (... in values and chosen[leaf].value not in (None, ()))
             for leaf, values in self.wanted.items()
         )
 
     def is_off(self, chosen: Mapping[LeafName, Inherited]) -> bool:
-        """Return whether what is needed is set to nothing on purpose, as by ``cron: ${CRON:-}``."""
+        """Return whether what is needed is deliberately empty, as by ``cron: ${CRON:-}``."""
         said = (chosen[leaf] for leaf, values in self.wanted.items() if ... in values)
         return any(one.level is Level.OWN and one.value is None for one in said)
 
@@ -101,7 +101,7 @@ EFFECTS = (
     *_RETRIES,
     _Effect((("checkpointing", "hold"),), {_ENGINE: (Engine.SPARK,)}, "processing.engine is spark"),
 )
-"""When a setting of a group counts. All others always do, or it depends on the code and on what the container holds."""
+"""When a setting of a group has an effect. All others always have one, or it depends on code and container."""
 
 JOB_EFFECTS = (
     _Effect((("triggers", "zone"),), {_JOB_CRON: (...,)}, "triggers.cron is set"),
@@ -131,8 +131,8 @@ class Idle:
     Attributes:
         what: What the settings are of, for messages.
         family: All of these settings.
-        effects: When they count.
-        ruled: Those that do not always count.
+        effects: When they have an effect.
+        ruled: Those that do not always have an effect.
     """
 
     what: str
@@ -149,14 +149,14 @@ class Idle:
     ) -> None:
         """Warn about settings of single groups or jobs that have no effect.
 
-        What a standard says is for others, too. With a profile, a setting that decides may be there for it alone, as
-        ``retry.policy: none`` for tests; so it is if the setting stands in another source. Nothing is said of these.
+        A standard is for other groups, too. A deciding setting may be meant for one profile only, as ``retry.policy:
+        none`` for tests, or be in another source. There is no warning about these.
         """
         for name, chosen in names.items():
             said = [(leaf, one) for leaf, one in chosen.items() if leaf in self.ruled]
             own = [leaf for leaf, one in said if one.level is Level.OWN and one.value is not None and not one.reset]
             for effect in self.effects if own else ():
-                idle = [] if effect.is_there(chosen) else [leaf for leaf in own if effect.of(leaf)]
+                idle = [] if effect.applies(chosen) else [leaf for leaf in own if effect.of(leaf)]
                 idle = [] if idle and effect.is_off(chosen) else idle
                 idle = [leaf for leaf in idle if self._are_together(effect, leaf, name, chosen, merged, profiles)]
                 if idle:

@@ -72,7 +72,7 @@ class Nothing(Enum):
     """What a key can have instead of a value."""
 
     EMPTY = auto()  # a key without anything after it: no value for a setting, an empty section
-    UNSET = auto()  # an empty variable: as if it were not there
+    UNSET = auto()  # an empty variable: as if it did not exist
     SECTION = auto()  # a section without content
     NESTED_LIST = auto()  # a list that holds more than single values
 
@@ -88,7 +88,7 @@ class Entry:
     key: tuple[str, ...]  # as written, from the outermost; each may be dotted
     value: Value
     origin: Origin  # of the value
-    key_origins: tuple[Origin, ...] = ()  # of each key; empty if that is the place of the value
+    key_origins: tuple[Origin, ...] = ()  # of each key; empty if it is the place of the value
 
     def key_origin(self, index: int) -> Origin:
         """Return the place of the written key ``index``."""

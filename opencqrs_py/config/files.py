@@ -210,14 +210,14 @@ class FileStack:
         if path in self._imported:
             return
         self._imported.add(path)
-        if os.path.isdir(path):  # noqa: PTH112 which does not raise where it may not look
+        if os.path.isdir(path):  # noqa: PTH112 which does not raise without permission
             if self.reader.names_in(path):
                 self.secrets.extend(_secret_layers(path, self.reader.shown(path), self.findings))
-        elif is_there(path):
+        elif exists(path):
             self._add_file(path)
             for profile in self.profiles or ():
                 variant = path.with_name(f"{path.stem}-{profile}{path.suffix}")
-                if is_there(variant):
+                if exists(variant):
                     self._add_file(variant, profile)
         elif not is_optional:
             self._report_missing(plain, path, entry)
@@ -254,7 +254,7 @@ def _secret_layers(folder: Path, shown: str, findings: Findings) -> list[Layer]:
     return [Layer(LayerKind.FILE, tuple(by_key)), *variable_layers(by_variable, findings)]
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Return whether ``path`` exists; a dangling link does, and so does a path that may not be accessed."""
     try:
         path.lstat()
@@ -280,7 +280,7 @@ def why_no_folder(path: Path) -> str:
         if stat.S_ISDIR(path.stat().st_mode) and not os.access(path, os.R_OK | os.X_OK):
             return os.strerror(errno.EACCES)
     except OSError as error:
-        return _reason(path, error) if is_there(path) else ""
+        return _reason(path, error) if exists(path) else ""
     return ""
 
 

@@ -4,8 +4,8 @@ A group inherits from the standard, which inherits from what is built in; see :m
 These values travel to Spark's workers: they import nothing heavy, pickle, and compare by content.
 
 Source:
-    OpenCQRS reference, "Event Handling Processor Settings", and this package's added settings. There, a reference set
-    as standard beats what a group says (a known flaw), which the inheritance of this package does not copy.
+    OpenCQRS reference, "Event Handling Processor Settings", and this package's added settings. There, a reference in
+    the standard overrides the group's own setting (a known flaw), which this package does not copy.
 """
 
 # ruff: noqa: RUF009 `setting` returns the field of a dataclass
@@ -62,7 +62,7 @@ class FetchSettings(InheritedSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LeaseSettings(InheritedSection):
-    """How long a process has its partitions without being heard of. The shortest of a process' groups count."""
+    """How long a process keeps its partitions without a heartbeat. The shortest values of a process' groups apply."""
 
     duration: Annotated[Duration, Ge(1)] = setting(10.0, "Time after which the partitions of a lost process are free.")
     heartbeat: Annotated[Duration, Ge(0.1)] = setting(3.0, "Time between two extensions; at most half the duration.")
@@ -105,7 +105,7 @@ class ProgressSettings(InheritedSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SequenceSettings(InheritedSection):
-    """What a group handles in order; ``resolution`` is ``None`` when ``resolver_ref`` takes its place."""
+    """What a group handles in order; ``resolution`` is ``None`` when ``resolver_ref`` replaces it."""
 
     resolution: Resolution | None = setting(
         Resolution.PER_SECOND_LEVEL_SUBJECT, "Which events must be handled in order."
@@ -126,7 +126,7 @@ class SequenceSettings(InheritedSection):
 class RetrySettings(InheritedSection):
     """What happens when an event fails. Durations are seconds, ``math.inf`` and no attempts mean no limit.
 
-    ``policy`` is ``None`` when ``back_off_ref`` takes its place.
+    ``policy`` is ``None`` when ``back_off_ref`` replaces it.
     """
 
     policy: RetryPolicy | None = setting(
@@ -160,7 +160,7 @@ class ParkRetrySettings(InheritedSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ParkSettings(InheritedSection):
-    """What waits in the inbox: events that were parked, and those of their sequences behind them."""
+    """What waits in the inbox: events that were parked, and later ones of their sequences."""
 
     max_sequences: AtLeastOne = setting(1_024, "Most sequences of the group that wait; with more the partition fails.")
     max_sequence_size: AtLeastOne = setting(1_024, "Most events of a sequence that wait; with more, likewise.")
@@ -179,7 +179,7 @@ class ScheduleRetrySettings(InheritedSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScheduleSettings(InheritedSection):
-    """When a scheduled group handles the events that wait. ``interval`` is ``None`` when ``cron`` takes its place."""
+    """When a scheduled group handles the events that wait. ``interval`` is ``None`` when ``cron`` replaces it."""
 
     initial_delay: Duration = setting(10.0, "Time until the first tick, after a process has taken a partition.")
     interval: Annotated[Duration, Ge(0.01)] | None = setting(6.0, "Time between two ticks.")
@@ -205,7 +205,7 @@ class ScheduleSettings(InheritedSection):
 class BatchSettings(InheritedSection):
     """The waiting events of a sequence of a scheduled group, which are handled together.
 
-    ``ordering`` is ``None`` when ``ordering_ref`` takes its place.
+    ``ordering`` is ``None`` when ``ordering_ref`` replaces it.
     """
 
     mode: BatchMode = setting(
@@ -241,7 +241,7 @@ class ProcessingSettings(InheritedSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RebuildSettings(InheritedSection):
-    """How the group is rebuilt beside the one that runs."""
+    """How the group is rebuilt beside the running one."""
 
     tables: tuple[str, ...] = setting(
         (), "Tables of the group that no @on_start makes, such as those of migrations: they are made again, empty."
@@ -299,7 +299,7 @@ class GroupSettings(InheritedSection):
 class EffectiveGroup(GroupSettings):
     """Every setting of the processing group ``name`` as it applies; by default, the built-in ones.
 
-    ``set_leaves`` are those that a source sets, for choices that depend on what else there is when they are not set.
+    ``set_leaves`` are those that a source sets, for choices that depend on other parts when they are not set.
     ``origins`` are the places of those that are checked when the group starts. Neither makes another group of two that
     have the same values.
     """
@@ -328,8 +328,8 @@ GROUP_FAMILY = Family(
         (("schedule", "interval"), ("schedule", "cron")),
         (("batch", "ordering"), ("batch", "ordering_ref")),
     ),
-    # A lock registry is part of leader election, whose place it does not take; it and the application context rule each
-    # other out. On one level, the context counts, so that a named registry can be switched off.
+    # A lock registry is part of leader election, and does not replace it; it and the application context exclude each
+    # other. On one level, the context applies, so that a named registry can be switched off.
     ruled_out=((("life_cycle", "controller"), Controller.APPLICATION_CONTEXT, ("life_cycle", "lock_registry")),),
 )
 """The settings of all groups, and how each is inherited."""
@@ -346,7 +346,7 @@ _CHECKED_LATER = {  # not when settings are read
 OriginOf: TypeAlias = Callable[[LeafName, Mapping[LeafName, Inherited]], object]
 
 inherited = GROUP_FAMILY.inherited
-"""Each setting of a group with who decided it; see :meth:`Family.inherited`."""
+"""Each setting of a group with the level that decided it; see :meth:`Family.inherited`."""
 
 
 def effective_group(settings: "Settings", name: str, origin_of: OriginOf | None = None) -> EffectiveGroup:

@@ -1,8 +1,8 @@
 """The inheritance of settings that many names share, such as those of groups: its own, then standard, then built in.
 
 It works leaf by leaf. Values of a name and of the standard are merged before validation (:meth:`Family.merged`). Which
-of two settings that exclude each other applies, and who decided it, is found afterwards (:meth:`Family.inherited`).
-Here the nearer level wins, and ``null`` resets what would be inherited.
+of two exclusive settings applies, and which level decided it, is found afterwards (:meth:`Family.inherited`). Here the
+nearer level wins, and ``null`` resets what would be inherited.
 
 These values travel to Spark's workers: they import nothing heavy, pickle, and compare by content. Pydantic validates
 them as they stand, in :mod:`opencqrs_py.config.settings`.
@@ -44,7 +44,7 @@ class InheritedSection:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "coerce_numbers_to_str": True}
 
     def __new__(cls, *values: Any, **by_name: Any) -> Self:
-        """Remember which values are given: a given default beats what would be inherited."""
+        """Remember which values are given: a given default overrides what would be inherited."""
         section = super().__new__(cls)
         names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
         object.__setattr__(section, "_given", {*names[: len(values)], *by_name})
@@ -68,11 +68,11 @@ def _leaves(section: InheritedSection, path: LeafName = ()) -> Iterator[LeafName
 
 
 LevelValues: TypeAlias = "dict[LeafName, object]"
-"""What one level says of inherited settings, before it is validated."""
+"""One level's values of inherited settings, before validation."""
 
 
 class Level(Enum):
-    """Who decides an inherited setting, from the nearest."""
+    """The levels that decide an inherited setting, the nearest first."""
 
     OWN = auto()
     STANDARD = auto()
@@ -84,9 +84,9 @@ class Inherited:
     """One setting after inheritance."""
 
     value: Any  # validated
-    level: Level  # who decided it
+    level: Level  # the level that decided it
     reset: bool = False  # that level set ``null``, so that the value is the built-in one
-    replaced_by: LeafName | None = None  # the leaf that takes this one's place; the value is ``None`` then
+    replaced_by: LeafName | None = None  # the leaf that replaces this one; the value is ``None`` then
 
     @property
     def is_given(self) -> bool:
@@ -102,7 +102,7 @@ class Family:
         named: Path of the section in which each name has its own settings.
         standard: Path of the standard.
         built_in: The built-in defaults.
-        replacements: Settings, each with the one that takes its place, mostly the reference to a provider.
+        replacements: Settings, each with the one that replaces it, mostly the reference to a provider.
         ruled_out: Settings, each with a value and another setting that has no effect beside it.
         rivals: Settings of which at most one can apply.
     """
@@ -170,7 +170,7 @@ class Family:
         return merged
 
     def inherited(self, settings: Settings, name: str) -> dict[LeafName, Inherited]:
-        """Return each setting of ``name``, in any spelling, with who decided it."""
+        """Return each setting of ``name``, in any spelling, with the level that decided it."""
         holder = getattr(settings, self.named[0])
         singles = holder.model_extra if self.reserved else getattr(holder, self.named[1])
         known = (

@@ -1,4 +1,4 @@
-"""Settings as one JSON object in a variable, wherever variables stand."""
+"""Settings as one JSON object in a variable, wherever variables are set."""
 
 from __future__ import annotations
 

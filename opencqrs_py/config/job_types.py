@@ -10,7 +10,7 @@ from opencqrs_py.config.problems import Code
 from opencqrs_py.config.value_types import Fact, Reads, read_cron, refusal, text_of
 
 NO_CRON = "-"
-"""How a cron expression is written that never comes, as in Spring."""
+"""The cron expression that never fires, as in Spring."""
 
 _QUARTZ_FIELDS = 7
 _ID_SOURCE = re.compile(r"subject|id|data(\.[^.\s]+)+")
@@ -45,7 +45,7 @@ def _job_engine(value: Engine) -> Engine:
 
 
 JobCron = Annotated[str | None, Reads(_job_cron, {"type": "string"}), Fact(unit="cron expression, or - for none")]
-"""A cron expression of five fields, of six with seconds first, or ``@daily`` and its like; ``None`` for ``-``."""
+"""A cron expression of five fields, of six with seconds first, or ``@daily`` and the like; ``None`` for ``-``."""
 IdSource = Annotated[str, Reads(_id_source, {"type": "string", "pattern": r"^\s*(subject|id|data\..+)\s*$"})]
 """Where an event's id for a job comes from: ``subject``, ``id``, or the path of a field of the data."""
 JobEngine = Annotated[Engine, Reads(_job_engine, after=True)]

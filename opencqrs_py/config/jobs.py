@@ -41,7 +41,7 @@ class EventTriggerSettings(InheritedSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TriggerSettings(InheritedSection):
-    """What starts the runs of a job besides people. Durations are seconds.
+    """What starts the runs of a job, apart from people. Durations are seconds.
 
     At most one of ``fixed_rate``, ``fixed_delay`` and ``cron`` is not ``None``.
     """

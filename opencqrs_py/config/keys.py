@@ -32,13 +32,13 @@ Path: TypeAlias = tuple[str, ...]
 """Field names and free names, from the root of the settings."""
 
 PREFIX = "opencqrs"
-"""The section below which all settings stand."""
+"""The section that contains all settings."""
 GROUPS: Path = GROUP_FAMILY.named
-"""Where the settings of single groups stand."""
+"""Where the settings of single groups are."""
 STANDARD: Path = GROUP_FAMILY.standard
 """The path of the settings that groups inherit."""
 JOBS: Path = JOB_FAMILY.named
-"""Where the settings of single jobs stand, beside their standard."""
+"""Where the settings of single jobs are, next to their standard."""
 FAMILIES = (GROUP_FAMILY, JOB_FAMILY)
 """The settings that are inherited."""
 
@@ -71,7 +71,7 @@ class SettingKind(Enum):
 
 
 HOLDERS = (SettingKind.SECTION, SettingKind.MAP)
-"""The kinds below which settings stand."""
+"""The kinds that contain settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Setting:
     fact: Fact
     key: str  # dotted, in kebab case
     default: Any  # the built-in one; ``None`` when there is none
-    nullable: bool  # ``None`` is a value of it, so that ``null`` can reset what lower sources say
+    nullable: bool  # ``None`` is a value of it, so that ``null`` can reset lower sources
     choices: tuple[str, ...]  # the words that it allows; empty when it is not a choice
     secret: bool  # its value must never be shown
     names: tuple[str, ...]  # the fields of a section
@@ -131,7 +131,7 @@ class Spelling:
         return letters in {letters.upper(), _letters_in(known)}
 
     def _is_in_full(self, start: int, end: int) -> bool:
-        """Return whether a variable says every letter of a dotted name: capitals alone say none."""
+        """Return whether a variable has every letter of a dotted name in its case: capitals alone do not."""
         written = "".join(self.pieces[start:end])
         return "." in written and written != written.upper()
 
@@ -146,8 +146,8 @@ class Meaning:
 
     path: Path  # with free names in the spelling by which they are known
     setting: Setting
-    written: tuple[tuple[int, str], ...] = ()  # the free names as the key says them, each with its place in the path
-    new: bool = False  # one of them is not known
+    written: tuple[tuple[int, str], ...] = ()  # the free names as the key has them, each with its place in the path
+    new: bool = False  # one of them is unknown
     index: int | None = None  # in a list, from 0; ``None`` for the whole
     former: str = ""  # the earlier name of a field that the key uses
 
@@ -409,7 +409,7 @@ def variable_name(path: Path) -> str:
 def is_service_variable(name: str, value: object) -> bool:
     """Return whether Kubernetes sets this variable in each container for a Service of the namespace.
 
-    Those of a Service called ``opencqrs`` or ``opencqrs-store`` begin like settings of this package and are none. Name
+    Those of a Service called ``opencqrs`` or ``opencqrs-store`` begin like settings of this package, but are not. Name
     and value must both be of that form: ``OPENCQRS_DATABASE_PORT=5432`` is a mistake of a person.
 
     Source:

@@ -133,7 +133,7 @@ def _report_variable(entry: Entry, meant: Path | None, findings: Findings) -> No
 
 
 def _dead_end(index: Index, spelling: Spelling, names: FreeNames, *, dotted: bool = False) -> tuple[int, Path, Setting]:
-    """Return the first piece of the key that makes no sense, and what the pieces before it mean.
+    """Return the first piece of the key without a meaning, and the meaning of the pieces before it.
 
     If ``dotted``, a written key with dots may be a new name.
     """
@@ -156,7 +156,7 @@ def _is_written(name: str, beginning: Spelling, next_end: int) -> bool:
 def _nearest_below(index: Index, path: Path, section: Setting, piece: str) -> Path | None:
     """Return the setting most similar to ``piece`` in a section, or of that name one section further down.
 
-    At the top that includes what applies to all groups: ``processing.engine`` is written without what stands above it.
+    At the top that includes what applies to all groups: ``processing.engine`` is written without the sections above it.
     """
     name = canonical(piece)
     found: list[tuple[float, Path]] = [(_likeness(name, canonical(each)), (each,)) for each in section.names]
@@ -183,7 +183,7 @@ def _nearest_to_variable(spellings: Sequence[Spelling], index: Index, names: Fre
 def _similar_in_map(
     of: Path, below: Index, spelling: Spelling, letters: Sequence[str], names: FreeNames
 ) -> Iterator[tuple[float, Path]]:
-    """Yield settings in a map that are similar to a variable, which says the name between the map and the setting."""
+    """Yield settings in a map that are similar to a variable, which has the name between the map and the setting."""
     prefix = "".join(map(letters_and_digits, of))
     starts = {at: _similar("".join(letters[:at]), {prefix: of}) for at in range(1, len(letters))}
     likeness = max((found[0][0] for found in starts.values() if found), default=0.0)
@@ -211,12 +211,12 @@ def _likeness(one: str, other: str) -> float:
 
 
 def report_refusals(error: ValidationError, merged: Merged, searched: str, findings: Findings) -> None:
-    """Report every value that pydantic refuses; ``searched`` says where one that is missing could have stood."""
+    """Report every value that pydantic refuses; ``searched`` names where a missing one could have been set."""
     index = merged.index
     for detail in error.errors(include_url=False, include_input=False):
         path = _known_part(tuple(map(str, detail["loc"])), index)
         if path not in merged.stacks and any(family.single(path) for family in FAMILIES):
-            continue  # what the group inherits is refused where the standard says it
+            continue  # what the group inherits is refused at the standard
         key, setting, bound = index.display(path) or PREFIX, index.at(path), merged.winner(path)
         if detail["type"] == "missing":
             fix = f"set it in a file, as a variable ({variable_name(path)}) or with --set {key}=…"
@@ -237,9 +237,9 @@ def report_rivals(family: Family, levels: Mapping[Path, LevelValues], merged: Me
 
     Args:
         family: The settings that are inherited.
-        levels: What each level says, by its path.
-        merged: Tells where.
-        findings: Gets the errors.
+        levels: The values of each level, by its path.
+        merged: Returns where.
+        findings: Receives the errors.
     """
     for level, said in levels.items():
         given = [(*level, *leaf) for leaf in family.rivals if str(said.get(leaf) or NO_CRON).strip() != NO_CRON]

@@ -62,7 +62,7 @@ class Resolver:
 
         Raises:
             PlaceholderError: A key is unknown and has no default, refers to itself, or its brace is not closed; or more
-                would have to be replaced than can be wanted.
+                would have to be replaced than is plausible.
         """
         if "${" not in text:
             return Found(text)

@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from opencqrs_py.errors import ConfigurationError, ConfigurationErrors
 
-MOST_UNKNOWN = 100  # to guess what was meant takes half a millisecond each
+MOST_UNKNOWN = 100  # guessing what was meant takes half a millisecond each
 
-# How much a source may say: beyond it, a file is an accident or an attack, and reading it would take for ever. A key of
+# How large a source may be: beyond it, a file is an accident or an attack, and reading it would never end. A key of
 # this package has at most six levels, and a hundred groups with every setting have some four thousand nodes.
 MOST_BYTES = 4 * 1024 * 1024  # of a file; a ConfigMap of Kubernetes holds at most 1 MiB
 MOST_LEVELS = 100  # of a key, and of what is nested in brackets
@@ -72,7 +72,7 @@ class ConfigurationWarning:
 
 @dataclass(frozen=True, slots=True)
 class GroupWithoutHandlerWarning(ConfigurationWarning):
-    """A group has settings and, as far as can be seen, no handler (OCQ-117).
+    """A group has settings and, as far as is known, no handler (OCQ-117).
 
     Args:
         group: The group, as the settings spell it.
@@ -82,7 +82,7 @@ class GroupWithoutHandlerWarning(ConfigurationWarning):
 
 
 class JobWithoutCodeWarning(ConfigurationWarning):
-    """Settings name a job and, as far as can be seen, no code has it (OCQ-122)."""
+    """Settings name a job and, as far as is known, no code has it (OCQ-122)."""
 
 
 class ProfilesUnknownError(ConfigurationError):

@@ -1,4 +1,4 @@
-"""Profiles: their names, and the expressions that say with which of them a document applies."""
+"""Profiles: their names, and the expressions that select the profiles of a document."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def applies(expressions: Sequence[str], active: Collection[str]) -> bool:
     and ``and`` may be mixed with ``or`` only by means of brackets.
 
     Raises:
-        ValueError: An expression is not an expression; the message says why.
+        ValueError: An expression is invalid; the message says why.
 
     Source:
         Spring Framework, "Profiles.of".
@@ -48,7 +48,7 @@ def mentioned(expressions: Sequence[str]) -> set[str]:
     """Return the names in ``expressions``.
 
     Raises:
-        ValueError: An expression is not an expression.
+        ValueError: An expression is invalid.
     """
     return {token for expression in expressions for token in _tokens(expression) if token not in _SIGNS}
 
@@ -62,7 +62,7 @@ def _tokens(expression: str) -> list[str]:
 
 
 def _combined(tokens: list[str], active: Collection[str]) -> bool:
-    """Take names with one kind of sign between them from the beginning of ``tokens``, and return what they say."""
+    """Take names with one kind of operator between them from the beginning of ``tokens``, and return their value."""
     result = _single(tokens, active)
     sign = tokens[0] if tokens else ""
     while tokens and tokens[0] in {"&", "|"}:

@@ -25,7 +25,7 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def properties_documents(text: str, file: Origin, findings: Findings) -> list[list[Entry]]:
-    """Return the entries of each document in ``text``; keys that stand there twice are reported."""
+    """Return the entries of each document in ``text``; duplicate keys are reported."""
     documents: list[list[Entry]] = [[]]
     for line, place in _logical_lines(text, file):
         if _SEPARATOR.fullmatch(line):

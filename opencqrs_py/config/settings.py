@@ -1,4 +1,4 @@
-"""What a user may set: the validated models of the ``opencqrs`` tree."""
+"""What a user can set: the validated models of the ``opencqrs`` tree."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ class Section(BaseModel):
 
 
 class InheritingSection(Section):
-    """Settings below many names, which include what they inherit from the standard beside them."""
+    """Settings below many names, including what they inherit from the standard next to them."""
 
     family: ClassVar[Family]
     _said: dict[str | None, LevelValues] = PrivateAttr(default_factory=dict)
@@ -325,8 +325,8 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources of the running load, the highest first; outside of a load, the given values only.
 
-        A subclass may put sources of its own above, between or below them: what they say is bound like all the rest,
-        in any spelling, and has their name as origin. Of the four that it is handed it may leave some out; inline JSON,
+        A subclass may put its own sources above, between or below them: their values are bound like all others, in
+        any spelling, and have their name as origin. It may leave out some of the four that it receives; inline JSON,
         files, defaults and the properties of tests are added if it does.
         """
         del settings_cls, env_settings, dotenv_settings, file_secret_settings

@@ -1,7 +1,7 @@
 """The sources of settings, as sources of pydantic-settings. Each yields layers of entries with their origins.
 
-``Settings.settings_customise_sources`` puts them in order, the highest first, so that a subclass can put sources of its
-own between them. The binder does what pydantic-settings does not: it finds one setting for all spellings of a key
+``Settings.settings_customise_sources`` puts them in order, the highest first, so that a subclass can put its own
+sources between them. The binder does what pydantic-settings does not: it finds one setting for all spellings of a key
 before anything is merged.
 """
 
@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from opencqrs_py.config.binding import Binder, Merged
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, keys_layer
-from opencqrs_py.config.files import FileReader, FileStack, is_there
+from opencqrs_py.config.files import FileReader, FileStack, exists
 from opencqrs_py.config.inline_json import inline_entries, variable_layers
 from opencqrs_py.config.keys import HOLDERS, INLINE_JSON, FreeNames, index_of
 from opencqrs_py.config.placeholders import Lookup, resolved_items
@@ -140,7 +140,7 @@ class InlineJsonSource(LayeredSource):
 
 
 class EnvironmentSource(LayeredSource):
-    """All environment variables; those that are not ours serve placeholders only."""
+    """All environment variables; foreign ones serve placeholders only."""
 
     @override
     def layers(self) -> list[Layer]:
@@ -158,7 +158,7 @@ class DotenvSource(LayeredSource):
     @override
     def layers(self) -> list[Layer]:
         file = self.given.project / ".env"
-        if ".env" not in self.given.reader.names_in(self.given.project) or is_there(file / "pyvenv.cfg"):
+        if ".env" not in self.given.reader.names_in(self.given.project) or exists(file / "pyvenv.cfg"):
             return []  # none, or that of ``python -m venv .env``
         text = self.given.reader.text(file)
         return [] if text is None else variable_layers(self._entries(file.name, text), self.findings)
@@ -262,7 +262,7 @@ def ranked(given: Given) -> tuple[list[Layer], tuple[str, ...]]:
 def _in_order(given: Given) -> list[Any]:
     """Return the sources in the order that the settings put them into, the lowest first.
 
-    Those of ours are added that ``settings_customise_sources`` is not handed and so cannot return.
+    Our sources that ``settings_customise_sources`` does not receive, and so cannot return, are added.
     """
     ours = {kind: kind(given) for kind in _OURS}
     arguments = ours[ArgumentSource]
@@ -326,7 +326,7 @@ def _profiles(given: Given, early: Merged, lookup: Lookup, above: Sequence[Layer
 
 
 def _warn_of_unknown(given: Given, profiles: dict[str, Origin], mentioned: set[str]) -> None:
-    """Warn about active profiles that no file and no document mentions."""
+    """Warn about active profiles that no file or document mentions."""
     files = chain.from_iterable(folder.glob("application-*") for folder in (given.project, given.project / "config"))
     known = mentioned | {file.stem.removeprefix("application-") for file in files}
     for name, origin in profiles.items():
@@ -359,6 +359,6 @@ def _given_profiles(profiles: Sequence[str]) -> Layer:
 
 
 def _is_early(entry: Entry) -> bool:
-    """Return whether ``entry`` may say something about profiles and imports, which are needed before all else."""
+    """Return whether ``entry`` may concern profiles and imports, which are needed before everything else."""
     text = f"{''.join(entry.key)} {entry.value if isinstance(entry.value, str) else ''}".casefold()
     return "profile" in text or "import" in text

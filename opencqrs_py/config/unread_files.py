@@ -1,4 +1,4 @@
-"""Files that hold settings and are not read, as their names are not quite those of files of settings."""
+"""Files with settings that are not read, as their names are not quite those of settings files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def warn_of_unread_files(reader: FileReader, folders: Collection[Path], profiles
     """Warn about files of settings with a wrong name, unless there is one with the right name.
 
     Args:
-        reader: Has read all that applies, and takes the warnings.
+        reader: Has read everything that applies, and collects the warnings.
         folders: Where files of settings may be.
         profiles: Active profiles. Files for others would not be read under the right name either.
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema, PydanticCustomError
 
 AGO = "-p"
-"""How a duration in ISO 8601 begins that leads back, such as ``-P7D``."""
+"""The beginning of an ISO 8601 duration into the past, such as ``-P7D``."""
 
 INFINITE = "infinite"
-"""How a duration or a number without limit is written."""
+"""The text of an unlimited duration or number."""
 
 _LONGEST = 1_000 * 365 * 86_400  # seconds: times that are so far from now have years of four digits
 _INFINITE_SPELLINGS = frozenset({"infinite", "infinity", "inf", ".inf", "unlimited", "∞"})
@@ -94,8 +94,8 @@ class Reads:
     """How pydantic reads a value of the annotated type.
 
     Args:
-        read: Returns the value of what a source says, or raises what pydantic takes for a refusal.
-        schema: JSON Schema of what it reads in place of the type's rules; ``None``: it reads before those rules.
+        read: Returns the value of a source's text, or raises what pydantic treats as a refusal.
+        schema: JSON Schema of what it reads that replaces the type's rules; ``None``: it reads before those rules.
         after: Whether it reads after those rules instead.
     """
 
@@ -131,7 +131,7 @@ def is_infinite(text: str) -> bool:
 
 
 def parse_duration(text: str, *, infinite: bool = False) -> float:
-    """Return the seconds, 0 or more, that ``text`` says: ``500ms``, ``1m30s``, ``PT10S``, or if it may, ``infinite``.
+    """Return the seconds, 0 or more, in ``text``: ``500ms``, ``1m30s``, ``PT10S``, or if allowed, ``infinite``.
 
     Raises:
         ValueError: The text is not a duration; the message says what to write instead.
@@ -250,7 +250,7 @@ def _attempts(value: object, *, least: int = 0) -> int | None:
 
 
 def text_of(value: object) -> str:
-    """Return ``value`` if it is a text, or raise what pydantic takes for a refusal."""
+    """Return ``value`` if it is a string, or raise what pydantic treats as a refusal."""
     if not isinstance(value, str):
         raise refusal("it is not text", "write a text")
     return value
@@ -315,7 +315,7 @@ def _position(value: object) -> str:
 
 
 def read_cron(value: object) -> str:
-    """Return a cron expression as it is written, or raise what pydantic takes for a refusal."""
+    """Return a cron expression as it is written, or raise what pydantic treats as a refusal."""
     from opencqrs_py.model.cron import cron_parts  # noqa: PLC0415 few settings have one
 
     text = text_of(value).strip()
@@ -401,7 +401,7 @@ Number = Annotated[float, Reads(_finite, after=True)]
 Multiplier = Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")]
 """What each wait is multiplied by to get the next one."""
 Jitter = Annotated[Number, Ge(0), Le(1), Fact(unit="share of the wait, 0 to 1")]
-"""The share of a wait that chance may leave out."""
+"""The share of a wait that may be left out at random."""
 Subject = Annotated[str, Reads(_subject, {"type": "string", "pattern": "^/$|^/.*[^/]$"})]
 """A subject of events; starts with ``/``, and does not end with it."""
 Url = Annotated[str, Reads(_url, {"type": "string", "pattern": "://|^[Ff][Ii][Ll][Ee]:."}), Fact(is_url=True)]

@@ -1,7 +1,7 @@
 """YAML files: entries with line and column, and every value as its text.
 
 YAML's own guesses about types are switched off: ``no`` is the text ``no``, ``1:30`` is not a number and ``2024-01-01``
-not a date; what a text means is decided by the setting that it is for.
+not a date; its setting decides what a text means.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _TooMuchError(Exception):
 
 
 class _TextLoader(_Loader):  # type: ignore[misc]
-    """A loader that takes every plain scalar for text."""
+    """A loader that treats every plain scalar as text."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
 
@@ -177,7 +177,7 @@ class _Reader:
                 self.findings.error(Code.WRONG_SHAPE, what, self.at(node.start_mark), fix)
 
     def _count(self, node: yaml.Node) -> None:
-        """Count what is in a collection, as often as it is used, up to what can be wanted."""
+        """Count what is in a collection, as often as it is used, up to the limit."""
         self._nodes += 1 + len(node.value)
         if self._nodes > MOST_NODES:
             what = f"it holds more than {MOST_NODES:,} keys and values, those that aliases repeat included"

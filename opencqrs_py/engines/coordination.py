@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from threading import Condition, RLock, Thread
 
-from opencqrs_py.control.hearing import Hearing
+from opencqrs_py.control.heartbeats import Heartbeats
 from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import Plan, plan_of
@@ -77,7 +77,7 @@ class Coordinator:
         self._has_ended = has_ended
         self._new_id = new_id
         self._view: ControlView | None = None
-        self._hearing = Hearing()
+        self._heartbeats = Heartbeats()
         self._moves = 0  # how often this node took or gave back leases
         self._outdated = False  # whether the view was requested before the last change
         self._valid_until = 0.0
@@ -175,7 +175,7 @@ class Coordinator:
         asked, moves = self._now(), self._moves
         self._notified = False
         view = self._extended()
-        heard = None if view is None else self._hearing.corrected(view, asked)
+        heard = None if view is None else self._heartbeats.corrected(view, asked)
         with self._changed:
             self._view = None if heard is None else heard.without(self._has_ended, but=self.node.id)
             self._valid_until = asked + self._timing.duration

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition, RunStatus
-from opencqrs_py.jobs.sitting import Claim, Room, Sitting, asked_to_end, claim_of, has_come, is_too_late, needs_tick
+from opencqrs_py.jobs.sitting import Claim, Room, Sitting, asked_to_end, claim_of, is_too_late, needs_tick, tick_is_due
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import wait_after
 
@@ -250,7 +250,7 @@ class JobDesk:
         since: dict[str, datetime] = {}
         for name in worker.ticks_of:
             record, ticking = view.records.get(name, JobRecord(name)), self.rules[name].ticking
-            if has_come(record.next_tick, view.now) or needs_tick(record, ticking, view.runs, view.now):
+            if tick_is_due(record.next_tick, view.now) or needs_tick(record, ticking, view.runs, view.now):
                 since[name] = min(record.next_tick or view.now, view.now)
         for run in view.runs:
             if run.job in self.rules:

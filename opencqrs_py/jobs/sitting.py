@@ -290,7 +290,7 @@ def asked_to_end(run: JobRun, now: datetime, reason: str) -> JobRun:
     return run.ended(RunStatus.CANCELLED, now, reason)
 
 
-def has_come(tick: datetime | None, now: datetime) -> bool:
+def tick_is_due(tick: datetime | None, now: datetime) -> bool:
     """Return whether a tick is due."""
     return tick is not None and tick <= now
 

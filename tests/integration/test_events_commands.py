@@ -858,7 +858,7 @@ def test_an_export_does_not_become_part_of_its_own_log(tmp_path, events, files, 
     (tmp_path / "link").symlink_to(files)
     refused = events("export", str(files / name), "--overwrite")
     assert refused.code == 2
-    assert f"the event store is {files}, and {files / name} would belong to it: its events would be" in refused.err
+    assert f"the event store is {files}, and {files / name} would belong to it: its events would exist" in refused.err
     assert [path.name for path in files.iterdir()] == ["1.ndjson"]
     for ignored in ("_2.ndjson", ".2.ndjson"):
         assert events("export", str(files / ignored)).out == "exported 3 events\n"
@@ -871,7 +871,7 @@ def test_an_export_through_a_link_does_not_become_part_of_its_own_log(tmp_path, 
     (files / "linked.ndjson").symlink_to(tmp_path / "elsewhere.txt")
     for name in (link, files / "linked.ndjson"):
         refused = events("export", str(name), "--overwrite")
-        assert f"the event store is {files}, and {name} would belong to it: its events would be" in refused.err
+        assert f"the event store is {files}, and {name} would belong to it: its events would exist" in refused.err
     assert (files / "1.ndjson").read_bytes().count(b"\n") == 3
     assert not (tmp_path / "elsewhere.txt").exists()
 

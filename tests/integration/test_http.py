@@ -26,7 +26,7 @@ from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.masking import remember
-from opencqrs_py.web.looks import KeptLook
+from opencqrs_py.web.cached_queries import CachedQuery
 
 HANDLERS = """
 from opencqrs_py import Event, NonTransientError, event_handling
@@ -75,7 +75,7 @@ def patient_probes(monkeypatch) -> None:
 @pytest.fixture
 def looks_are_not_kept(monkeypatch) -> None:
     """Takes a new look for each request."""
-    monkeypatch.setattr(serving, "KeptLook", lambda look, name: KeptLook(look, name, kept=0.0))
+    monkeypatch.setattr(serving, "CachedQuery", lambda look, name: CachedQuery(look, name, kept=0.0))
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_simultaneous_requests_share_one_look(make, monkeypatch):
     looks = []
     original = serving.Served.look
     monkeypatch.setattr(serving.Served, "look", lambda served: looks.append(1) or original(served))
-    monkeypatch.setattr(serving, "KeptLook", lambda look, name: KeptLook(look, name, now=lambda: 0.0))
+    monkeypatch.setattr(serving, "CachedQuery", lambda look, name: CachedQuery(look, name, now=lambda: 0.0))
     made = make()
     made.start()
     for path in ("/metrics", "/health/ready", "/metrics", "/health/ready"):

@@ -127,7 +127,7 @@ def test_a_request_repeated_with_its_key_returns_the_same_run(make, database):
         status, _, text = asked(made, body=body, Idempotency_Key="order 1")
         assert status == 422
         assert text.startswith(
-            "run 'send reminders/all:key:order 1' exists already, and is for other ids; use another key"
+            "run 'send reminders/all:key:order 1' exists already, and is for other ids; use a new key"
         )
     assert len(made.jobs.runs()) == 3
 
@@ -143,8 +143,8 @@ def test_many_concurrent_requests_with_one_key_make_one_run(make, database):
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
     [
-        ({"token": None}, 401, "send the token of http.token along"),
-        ({"token": "another"}, 401, "send the token of http.token along"),
+        ({"token": None}, 401, "send the token of http.token:"),
+        ({"token": "another"}, 401, "send the token of http.token:"),
         ({"token": None, "method": "GET"}, 401, "send the token"),
         ({"token": None, "method": "GET", "path": "/jobs"}, 401, "send the token"),
         ({"token": None, "path": "/jobs/nothing/runs"}, 401, "send the token"),

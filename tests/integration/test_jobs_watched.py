@@ -17,7 +17,7 @@ from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly import serving
 from opencqrs_py.testing.clock import FakeClock
-from opencqrs_py.web.looks import KeptLook
+from opencqrs_py.web.cached_queries import CachedQuery
 
 CODE = """
 from opencqrs_py import Event, JobContext, event_handling, job
@@ -42,7 +42,7 @@ Make = Callable[..., Application]
 @pytest.fixture
 def make(make_module, tmp_path, monkeypatch) -> Iterator[Make]:
     """Makes an application with jobs, which takes a new look for each request over HTTP."""
-    monkeypatch.setattr(serving, "KeptLook", lambda look, name: KeptLook(look, name, kept=0.0))
+    monkeypatch.setattr(serving, "CachedQuery", lambda look, name: CachedQuery(look, name, kept=0.0))
     made: list[Application] = []
 
     def make(jobs: int = 1, **settings: object) -> Application:

@@ -134,8 +134,8 @@ def test_an_inaccessible_folder_is_passed_over(folder, mode):
     try:
         ran = folder.zygote.opencqrs(folder.path, ["conditions"], {}, unprivileged)
         assert (ran.code, ran.err) == (0, "")
-        (passed_over,) = (line for line in ran.out.splitlines() if "discovery data" in line)
-        assert "it cannot be read (Permission denied)" in passed_over
+        (skipped,) = (line for line in ran.out.splitlines() if "discovery data" in line)
+        assert "it cannot be read (Permission denied)" in skipped
     finally:
         (folder.path / "data").chmod(0o755)
 

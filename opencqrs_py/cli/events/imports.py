@@ -62,7 +62,7 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
     done = []
     with writable_store(options.application()) as store:
         if gives_ids(store) and not new_ids:
-            raise _not_asked_for()
+            raise _new_ids_required()
         for name in names:
             done.append(_import(store, name, ProgressReport("read")))
             if len(names) > 1 and not as_json:
@@ -76,7 +76,7 @@ def _say(file: _Imported) -> None:
         print_result(f"{file.file}: {summed_up(file.added, file.events, 'imported')}")
 
 
-def _not_asked_for() -> EventStoreError:
+def _new_ids_required() -> EventStoreError:
     what = "this event store assigns its own ids, so what is imported twice is stored twice"
     fix = (
         "with --new-ids each event is added under a new id and time; after an interruption, import only the files "

@@ -105,8 +105,8 @@ def test_a_missing_folder_has_no_modules(tmp_path):
     assert scan_project(tmp_path / "nowhere").modules == ()
 
 
-def passed_over(project: Path, **given: list[str]) -> dict[str, str]:
-    return {str(each.path.relative_to(project)): each.why for each in scan_project(project, **given).passed_over}
+def skipped_in(project: Path, **given: list[str]) -> dict[str, str]:
+    return {str(each.path.relative_to(project)): each.why for each in scan_project(project, **given).skipped}
 
 
 def test_folders_need_no_init_file(project):
@@ -138,7 +138,7 @@ def test_each_file_is_one_module_even_below_a_src_folder_that_is_a_package(proje
 def test_a_file_is_found_if_it_uses_a_decorator_or_containers(project, source, counts):
     write(project, "one.py", source)
     assert names(project) == (["one"] if counts else [])
-    assert list(passed_over(project)) == ([] if counts else ["one.py"])
+    assert list(skipped_in(project)) == ([] if counts else ["one.py"])
 
 
 def test_files_and_folders_that_are_not_imported_are_listed_with_the_reason(project):
@@ -153,7 +153,7 @@ def test_files_and_folders_that_are_not_imported_are_listed_with_the_reason(proj
     write(project, "scripts/old.py", HANDLER.format("a"))
     write(project, "old_one.py", HANDLER.format("a"))
     (project / "again").symlink_to(project / "handlers.py")
-    assert passed_over(project, exclude=["scripts", "old_*"]) == {
+    assert skipped_in(project, exclude=["scripts", "old_*"]) == {
         ".venv": "it is hidden",
         "env": "a virtual environment",
         "examples/shop": "a project of its own: it has settings",
@@ -170,7 +170,7 @@ def test_a_symlinked_folder_is_searched_once(project):
     (project / "linked").symlink_to(project / "shop")
     (project / "shop" / "circle").symlink_to(project / "shop")
     assert len(names(project)) == 1
-    assert "a link to a folder that is scanned" in passed_over(project).values()
+    assert "a link to a folder that is scanned" in skipped_in(project).values()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_list_of_modules_replaces_the_search(project):
     write(project, "plain.py", "print()")
     found = scan_project(project, modules=["plain", "elsewhere.handlers"])
     assert [module.name for module in found.modules] == ["plain", "elsewhere.handlers"]
-    assert passed_over(project, modules=["plain"]) == {"handlers.py": "discovery.modules does not name it"}
+    assert skipped_in(project, modules=["plain"]) == {"handlers.py": "discovery.modules does not name it"}
     assert not found.all_named
 
 

@@ -9,18 +9,18 @@ from threading import Event
 
 import pytest
 
-from opencqrs_py.web.looks import KeptLook, LookTimeoutError
+from opencqrs_py.web.cached_queries import CachedQuery, QueryTimeoutError
 
 LONG = 60.0
 
 
 @pytest.fixture
-def kept() -> Iterator[Callable[..., KeptLook[int]]]:
-    """Return a function that makes kept looks; they are stopped at the end."""
-    made: list[KeptLook[int]] = []
+def kept() -> Iterator[Callable[..., CachedQuery[int]]]:
+    """Return a function that makes cached queries; they are stopped at the end."""
+    made: list[CachedQuery[int]] = []
 
-    def make(look, now=lambda: 0.0) -> KeptLook[int]:
-        made.append(KeptLook(look, "test-look", 1.0, now))
+    def make(look, now=lambda: 0.0) -> CachedQuery[int]:
+        made.append(CachedQuery(look, "test-look", 1.0, now))
         made[-1].start()
         return made[-1]
 
@@ -83,10 +83,10 @@ def test_a_hanging_query_delays_no_caller_and_is_not_repeated_meanwhile(kept):
 
     look = kept(hang)
     for _ in range(3):
-        with pytest.raises(LookTimeoutError):
+        with pytest.raises(QueryTimeoutError):
             look.get(0.0)
     assert entered.wait(LONG)
-    with pytest.raises(LookTimeoutError):
+    with pytest.raises(QueryTimeoutError):
         look.get(0.0)
     assert looks == [1]
     left.set()
@@ -96,9 +96,9 @@ def test_a_hanging_query_delays_no_caller_and_is_not_repeated_meanwhile(kept):
 def test_after_a_stop_nothing_is_queried(kept):
     look = kept(lambda: pytest.fail("it looked"))
     look.stop(LONG)
-    with pytest.raises(LookTimeoutError):
+    with pytest.raises(QueryTimeoutError):
         look.get(LONG)
 
 
-def test_a_kept_look_that_was_never_started_can_be_stopped():
-    KeptLook(int, "test-look").stop(LONG)
+def test_a_cached_query_that_was_never_started_can_be_stopped():
+    CachedQuery(int, "test-look").stop(LONG)

@@ -9,7 +9,7 @@ from opencqrs_py.control.records import ControlView, NodeRecord
 _TOLERANCE = 0.1  # by which an answer of the database may be late, as a part of the duration of leases
 
 
-class Hearing:
+class Heartbeats:
     """Notes when each node was last seen to extend its leases.
 
     Leases end by the database's clock. If that is set back by an hour, those of a silent node

@@ -12,11 +12,11 @@ T = TypeVar("T")
 KEPT_SECONDS = 1.0
 
 
-class LookTimeoutError(Exception):
+class QueryTimeoutError(Exception):
     """A query did not complete in time; it continues, and a later request may get its result."""
 
 
-class KeptLook(Generic[T]):
+class CachedQuery(Generic[T]):
     """The last result of a query. Safe for several threads; queries run on a separate thread, one at a time.
 
     Args:
@@ -63,7 +63,7 @@ class KeptLook(Generic[T]):
             patience: Longest wait in seconds.
 
         Raises:
-            LookTimeoutError: If the query takes longer, or the thread has stopped.
+            QueryTimeoutError: If the query takes longer, or the thread has stopped.
             Exception: What the query has raised.
         """
         with self._changed:
@@ -72,7 +72,7 @@ class KeptLook(Generic[T]):
                 self._changed.notify_all()
                 done = self._changed.wait_for(lambda: self._count != count or self._stopped, patience)
                 if not done or self._count == count:
-                    raise LookTimeoutError
+                    raise QueryTimeoutError
             result = self._result
         if isinstance(result, Exception):
             raise result
