@@ -302,7 +302,7 @@ class InboxChangedError(OpenCqrsError):
 
 
 class EngineError(ExplainedError):
-    """An engine cannot run on this machine as it stands (OCQ-4xx)."""
+    """An engine cannot run on this machine in its current state (OCQ-4xx)."""
 
 
 class UnavailableError(EngineError):

@@ -609,7 +609,7 @@ class Application:
     def run_job(self, name: str, ids: Sequence[JobId] | None = None, timeout: float | None = None) -> JobRun:
         """Run a job on the caller's thread, whether or not the application runs, and return how the run ended.
 
-        The rules for overlaps apply in all processes: the run may be skipped, or wait. It has transactions of its own.
+        The rules for overlaps apply in all processes: the run may be skipped, or wait. It has its own transactions.
 
         Args:
             name: Name of the job, in any spelling.

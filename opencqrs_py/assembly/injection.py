@@ -188,7 +188,7 @@ class ContainerInjector(Injector):
     def code_behind(self, wanted: object) -> Iterator[object]:
         """Yield the functions and classes that make an object of this annotation, and those of their arguments.
 
-        Nothing is made for it, and no value counts: of an object that is there, its class does.
+        Nothing is made for it, and values do not matter: an existing object contributes its class.
         """
         for each in self._matching(wanted):
             yield from _code_of(each.provider)

@@ -260,7 +260,7 @@ class Jobs:
         return record
 
     def cancel(self, name: str, run: str | None = None, reason: str = "", by: str | None = None) -> list[JobRun]:
-        """Ask runs of a job to end; those that have not begun end at once. Return them as they stand.
+        """Ask runs of a job to end; those that have not begun end at once. Return them in their current state.
 
         If the application no longer has the job, runs whose process has ended end at once, too.
 

@@ -40,7 +40,7 @@ _OF_GROUPS = (
 _ATTRIBUTES = (HANDLER_ATTRIBUTE, JOB_ATTRIBUTE, *_OF_GROUPS, AROUND_ATTRIBUTE)
 _METHODS = (FunctionType, staticmethod, classmethod, partialmethod, singledispatchmethod, type)
 _DEEPEST = 100  # wrappers around a function; more are a circle
-_FIX = "put @{decorator} above the decorators that replace the function, or give each function a name of its own"
+_FIX = "put @{decorator} above the decorators that replace the function, or give each function its own name"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +183,7 @@ def _resolved(entries: Sequence[Any], module: ModuleType, visible: Sequence[Any]
 
 
 def _class_of(body: Register, classes: Sequence[type]) -> Iterator[type]:
-    """Yield the class whose body it is; nothing if a child of it is there and so has its methods."""
+    """Yield the class whose body it is; nothing if a child of it exists and so has its methods."""
     for cls in classes:
         if register_of(cls) is body:
             yield cls
@@ -191,7 +191,7 @@ def _class_of(body: Register, classes: Sequence[type]) -> Iterator[type]:
     if not any(register_of(parent) is body for cls in classes for parent in cls.__mro__):
         name = body.owner.partition(":")[2]
         what = f"class {name} has handlers, but no name in the module refers to it: they would never be called"
-        fix = "put @event_handling above the class too, or keep it under a name of its own in the module"
+        fix = "put @event_handling above the class too, or keep it under its own name in the module"
         raise HandlerSignatureError("OCQ-209", what, place_of(inner_function(body.members[0])), fix)
 
 
@@ -255,7 +255,7 @@ def _depth(function: Any) -> int:
 
 
 def _wraps(outer: Any, function: Any, deep: int = 5) -> bool:
-    """Return whether ``outer`` calls ``function`` and has no marks of its own, as far as can be seen from outside."""
+    """Return whether ``outer`` calls ``function`` and has no marks itself, as far as that is visible from outside."""
     if outer is None or not callable(inner_function(outer)) or isinstance(outer, type) or mark_ids(outer):
         return False
     cells = getattr(inner_function(outer), "__closure__", None) or ()
@@ -333,13 +333,13 @@ def methods_of(cls: type, attribute: str = HANDLER_ATTRIBUTE) -> list[Method]:
 
 
 def decorated_in(cls: type) -> list[Any]:
-    """Return everything that was decorated in the body of this very class, and what it holds besides."""
+    """Return everything that was decorated in the body of this class itself, and what else it holds."""
     body = register_of(cls)
     return [inner_function(each) for each in (*(body.members if body else ()), *vars(cls).values())]
 
 
 def _own_methods(cls: type, attribute: str) -> dict[str, list[Method]]:
-    """Return the methods that are marked in the body of this very class, by name."""
+    """Return the methods that are marked in the body of this class itself, by name."""
     body = register_of(cls)
     registered = body.members if body else []
     methods = [_method(each, cls, registered, attribute) for each in registered if marks_of(each, attribute)]
@@ -372,6 +372,6 @@ def _overridden(inherited: list[Method], cls: type, own: list[Method] | None) ->
         return own or []
     if len(inherited) > 1:
         what = f"{cls.__name__}.{inherited[0].name} overrides {len(inherited)} handlers of one name"
-        fix = "give the handlers of the parent names of their own"
+        fix = "give each handler of the parent its own name"
         raise HandlerSignatureError("OCQ-209", what, inherited[0].place, fix)
     return own or [replace(inherited[0], held=held)]

@@ -261,7 +261,7 @@ class _Look:
             return _SKIPPED["venv"]
         is_project = any(_holds(folder, name) for name in _SETTINGS) and folder.name != "config"
         if is_project and not _holds(folder, "__init__.py"):
-            return "a project of its own: it has settings"
+            return "a separate project: it has settings"
         return _SKIPPED.get(folder.name, "")
 
     def _is_excluded(self, path: Path, name: str) -> bool:

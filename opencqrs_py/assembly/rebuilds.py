@@ -361,7 +361,7 @@ class Rebuilds:
         tracker = self._parts[name].tracker()
         where = f"group {name}"
         if database is None or not isinstance(tracker, SqlProgressTracker) or tracker.database is not database:
-            what = f"group '{name}' cannot be rebuilt: its tables are not in the database of its progress"
+            what = f"group '{name}' cannot be rebuilt: its progress is not in the database of its tables"
             raise RebuildError("OCQ-630", what, where, "keep progress in SQL: progress.tracking: sql")
         if choice.ref:
             what = f"the shadow of group '{name}' needs its own connections, but a provider makes the existing ones"

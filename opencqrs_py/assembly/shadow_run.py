@@ -1,4 +1,4 @@
-"""The run that fills a shadow: one group, with parts of its own, beside the application that rebuilds it."""
+"""The run that fills a shadow: one group, with its own parts, beside the application that rebuilds it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ShadowRun:
 
     Args:
         configuration: The settings.
-        spark: The Spark of the application; the run has a session of its own, unless the program has given one.
+        spark: The Spark of the application; the run has its own session, unless the program has given one.
         blueprint: What the parts are made from; it names the database of the shadow.
         group: The effective settings of the group.
     """

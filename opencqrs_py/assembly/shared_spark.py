@@ -34,7 +34,7 @@ class SharedSpark:
         return self._sessions is not None
 
     def another(self) -> SharedSpark:
-        """Return what opens a session of its own with the same settings; one that was given stays the same."""
+        """Return what opens a separate session with the same settings; a given session stays the same."""
         return SharedSpark(self._settings, self._blueprint, self._name, self._given)
 
     def sessions(self, *, verbose: bool) -> Sessions:

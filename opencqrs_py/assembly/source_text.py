@@ -61,7 +61,7 @@ class SourceText:
 
     @property
     def names_groups(self) -> bool:
-        """Whether a decorator may stand in it that names a group."""
+        """Whether it may contain a decorator that names a group."""
         return any(name.encode() in self.text for name in _NAME_GROUPS)
 
     @property

@@ -1,4 +1,4 @@
-"""``format("opencqrs")`` for a Spark session of the user's own."""
+"""``format("opencqrs")`` for the user's own Spark session."""
 
 from __future__ import annotations
 

@@ -75,9 +75,7 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
         return url
     folder = project.resolve().as_posix()
     if (found := _OF_URLS.search(folder)) is not None:
-        what = (
-            f"the path of the project folder, {folder}, contains '{found[0]}', which has a meaning of its own in a URL"
-        )
+        what = f"the path of the project folder, {folder}, contains '{found[0]}', which has a special meaning in a URL"
         fix = "rename the folder, or write the full path of a file elsewhere: sqlite:////srv/events.db"
         raise EventStoreError("OCQ-301", what, place, fix)
     return f"{scheme}///{folder}/{path}"

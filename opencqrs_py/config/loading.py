@@ -233,7 +233,7 @@ def _warn_of_jobs(settings: Settings, jobs: Sequence[str], merged: Merged, findi
 
 
 def _own(chosen: Mapping[LeafName, Inherited]) -> list[LeafName]:
-    """Return the settings of a group or job that stand under its own name."""
+    """Return the settings of a group or job under its own name."""
     return [leaf for leaf, one in chosen.items() if one.level is Level.OWN]
 
 

@@ -212,7 +212,7 @@ class SparkSettings(Section):
     )
     driver_handles: DriverHandles = Field(
         DriverHandles.WHILE_STARTING,
-        description="When the process handles events itself, on threads of its own: until Spark is ready, or never.",
+        description="When the process handles events itself, on its own threads: until Spark is ready, or never.",
     )
 
 

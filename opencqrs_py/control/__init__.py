@@ -1,1 +1,1 @@
-"""The control plane: which nodes live, what is wanted of groups, and who holds which partition. Pure."""
+"""The control plane: which nodes are alive, what is requested for groups, and which node holds what. Pure."""

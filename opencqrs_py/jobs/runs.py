@@ -103,7 +103,7 @@ class JobRun:
         deaths: How many attempts ended with their process.
         owner: Id of the node that has it in hand; empty for none.
         node: Name of that node, or of the last one that had it.
-        token: Grows with each attempt, and whenever the run is taken from its owner, who then can write nothing more.
+        token: Grows with each attempt, and whenever the run is taken from its owner, which can then write nothing more.
         position: What of it is done.
         done, total: How far it is, as the job itself says.
         error: How its last attempt failed, in one line; with the lines of the job's own code below.

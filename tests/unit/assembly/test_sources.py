@@ -156,7 +156,7 @@ def test_files_and_folders_that_are_not_imported_are_listed_with_the_reason(proj
     assert skipped_in(project, exclude=["scripts", "old_*"]) == {
         ".venv": "it is hidden",
         "env": "a virtual environment",
-        "examples/shop": "a project of its own: it has settings",
+        "examples/shop": "a separate project: it has settings",
         "old_one.py": "discovery.exclude names it",
         "scripts": "discovery.exclude names it",
         "test_it.py": "it is hidden, a test or setup.py",
