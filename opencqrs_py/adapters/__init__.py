@@ -1,1 +1,1 @@
-"""Ports fulfilled: memory, files, SQL databases."""
+"""Implementations of the ports: memory, files, SQL databases."""

@@ -244,7 +244,7 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
             raise HandlerSignatureError("OCQ-207", f"class {cls.__name__} has no handler method", place_of(cls), fix)
         if of_checkpoints:
             fix = "put @event_handling above each method that handles events"
-            what = f"class {cls.__name__} is marked by @checkpointing and handles no event"
+            what = f"class {cls.__name__} is marked with @checkpointing and handles no event"
             raise HandlerSignatureError("OCQ-640", what, place_of(cls), fix)
         return
     if inspect.isabstract(cls):

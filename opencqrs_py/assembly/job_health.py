@@ -130,7 +130,7 @@ def _stuck(status: JobStatus) -> Iterator[tuple[JobProblem, str, str]]:
     for run in status.open:
         if run.status is RunStatus.RUNNING and (age := _age(run, status)) > budget + GRACE_SECONDS:
             why = f"run {run.id} has taken {in_words(age)} so far, and its time budget is {in_words(budget)}"
-            fix = f"look at the log of node {run.node}; opencqrs jobs cancel {status.job.name} asks it to end"
+            fix = f"look at the log of node {run.node}; opencqrs jobs cancel {status.job.name} requests its end"
             yield JobProblem.STUCK, why, fix
 
 

@@ -38,7 +38,7 @@ def require_same_events(reset: Reset, statuses: Sequence[PartitionStatus], proce
     group = reset.group
     what = f"group '{group}' cannot be reset: {where}, and its events are sequenced in another way now"
     fix = (
-        "put settings sequence.* and the sequence resolver or batch key back; let all partitions handle the same "
+        "restore the settings sequence.* and the sequence resolver or batch key; let all partitions handle the same "
         f"events, or opencqrs groups partitions {group} 1; reset the group, and change them then"
     )
     raise ResetError("OCQ-613", what, f"group {group}", fix)

@@ -1,1 +1,1 @@
-"""Engines: they call the processing core, and decide when. Two of them, on the same core."""
+"""Engines: they call the processing core, and decide when. There are two, on the same core."""

@@ -64,7 +64,7 @@ class AnswersInTime:
         """Make a call on this thread; return its outcome."""
         try:
             return CallOutcome(finish(call()))
-        except BaseException as error:  # whatever the project's code raises is an answer
+        except BaseException as error:  # anything that the project's code raises is an answer
             return CallOutcome(error=error)
         finally:
             self._end([key])

@@ -70,7 +70,7 @@ class Assignment:
         """Claim partitions of the engine again, which fences off any other task that may still work for them.
 
         Those that it has lost stay with the process that took them over. Nothing happens during an outage, or if the
-        claim is refused, as when the group has got other partitions: the next step reports it.
+        claim is refused, for example because the group has new partitions: the next step reports it.
 
         Args:
             group: Processing group.
@@ -116,8 +116,8 @@ class Assignment:
     ) -> PartitionDriver | None:
         """Replace a driver whose thread hangs; ``None`` if it was removed, or ``stopping`` was set, in the meantime.
 
-        An outage is waited for, also if it is what the thread hangs in. A partition that is released meanwhile may be
-        another node's, and is not claimed.
+        An outage is waited for, even if the thread hangs in it. A partition that is released in the meantime may belong
+        to another node, and is not claimed.
 
         Raises:
             EngineLostError: As ``driver.claim_after_timeout``.
@@ -178,7 +178,7 @@ class Assignment:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Claim nothing further, and stop waiting for the end of an outage."""
+        """Claim nothing more, and stop waiting for the end of an outage."""
         self._stopping.set()
 
     def _add(self, driver: PartitionDriver) -> None:

@@ -1,4 +1,4 @@
-"""A limit of the partitions of a group that step at the same time."""
+"""A limit on the partitions of a group that step at the same time."""
 
 from __future__ import annotations
 

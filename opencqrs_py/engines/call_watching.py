@@ -21,7 +21,7 @@ TimedOut = Callable[[PartitionProcessor, CallInHand, Failure], None]
 
 
 class CallWatcher:
-    """Checks the calls that processors have in hand, warns of long ones, and reports those that time out.
+    """Checks the active calls of processors, warns of long ones, and reports those that time out.
 
     Args:
         processors: Returns the current processors.

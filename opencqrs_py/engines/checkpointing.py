@@ -72,8 +72,8 @@ def make_checkpointing(
         rule: How they confirm what is durable.
 
     Raises:
-        HandlerSignatureError: OCQ-641, if a handler or interceptor asks for part of a transaction; OCQ-644, if
-            a handler asks for a trigger, and there is no participant.
+        HandlerSignatureError: OCQ-641, if a handler or interceptor takes part of a transaction; OCQ-644, if a handler
+            takes a trigger, but there is no participant.
         AssemblyError: OCQ-642, if the group cannot have them; OCQ-643, if the mode is ``require-deferred`` and there
             are other handlers.
     """
@@ -111,18 +111,18 @@ def make_checkpointing(
 
 
 def _require_parking(group: str, own: Sequence[BoundHandler], without: str) -> None:
-    """Refuse a participant that only confirms positions: the progress has passed a parked event."""
+    """Refuse a participant that only confirms positions, since the progress has passed a parked event."""
     for participant in _each_once(own):
         if not says_when_parked_events_are_durable(participant):
-            what = f"group '{group}' parks events, and {participant.name} does not say when those are durable"
+            what = f"group '{group}' parks events, but {participant.name} does not report when those are durable"
             raise AssemblyError("OCQ-642", what, participant.place, f"write {form_of(PARKED)}, or {without}")
 
 
 def _while_claimed(bound: BoundHandler) -> BoundHandler:
     """Return the handler of a participant, guarded so that it takes no event after the end of its claim.
 
-    A hanging call is abandoned, and the partition is claimed again. If the call then returns, no transaction keeps its
-    thread from handling the rest of the chunk, beside the new claim.
+    A hanging call is abandoned, and the partition is claimed again. If the call then returns, no transaction prevents
+    its thread from handling the rest of the chunk, beside the new claim.
     """
     call, call_of_work = bound.call, bound.call_of_work
 
@@ -159,7 +159,7 @@ def _require_no_trigger(bound: BoundHandler, group: str) -> None:
     for argument in bound.signature.arguments:
         if argument.kind is Kind.TRIGGER:
             what = f"'{argument.name}' asks for a CheckpointTrigger, and group '{group}' has no participant"
-            fix = "write @checkpointing above the class of a handler that says what is durable, or leave it out"
+            fix = "write @checkpointing above a handler class that reports what is durable, or remove the parameter"
             raise HandlerSignatureError("OCQ-644", what, bound.handler.place, fix)
 
 
@@ -170,11 +170,11 @@ def _check_handlers(
         for argument in bound.signature.arguments:
             if argument.kind in (*IN_TRANSACTION, Kind.AFTER_COMMIT):
                 what = f"'{argument.name}' belongs to the progress transaction, in which no participant handles events"
-                fix = "open a connection of its own, or move the method to a class without @checkpointing"
+                fix = "have it open its own connection, or move the method to a class without @checkpointing"
                 raise HandlerSignatureError("OCQ-641", what, bound.handler.place, fix)
     if interceptors.in_transaction:
         what = f"it surrounds handlers of participants of group '{group}', which have no transaction"
-        fix = "name in its decorator the groups that it is for, or do not ask for what belongs to a transaction"
+        fix = "name in its decorator the groups that it is for, or remove the arguments that belong to a transaction"
         raise HandlerSignatureError("OCQ-641", what, interceptors.in_transaction[0], fix)
     last = max(order_of(bound.handler) for bound in own)
     before = next((each for each in others if order_of(each.handler) < last), None)
@@ -189,10 +189,8 @@ def _mixed(group: str, own: Sequence[BoundHandler], others: Sequence[BoundHandle
     ours = ", ".join(participant.name for participant in _each_once(own))
     places = ", ".join(bound.handler.place for bound in others)
     if mode is CheckpointMode.REQUIRE_DEFERRED:
-        what = (
-            f"checkpointing.mode of group '{group}' is require-deferred, and not all of its handlers are participants'"
-        )
-        raise AssemblyError("OCQ-643", what, places, "give these handlers a group of their own")
+        what = f"checkpointing.mode of group '{group}' is require-deferred, but some handlers are not of participants"
+        raise AssemblyError("OCQ-643", what, places, "give these handlers their own group")
     if mode is CheckpointMode.DEFERRED:
         again = "after a crash these handlers see events again"
         return f"group {group}: its progress waits for checkpoints of {ours}; {again}: {places}"

@@ -1,4 +1,4 @@
-"""The coordination of a node: it extends its leases, and lets engines drive the partitions of its share."""
+"""The coordination of a node: it extends its leases, and has engines drive the partitions of its share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BRIEF_SECONDS = (
     0.25  # until the next heartbeat while shares change, and between two checks of processes of this machine
 )
 _MARGIN_SECONDS = 0.05  # after the end of another node's leases
-_RELEASE_PATIENCE = 3.0  # seconds that a chunk in hand gets before its partition goes to another node
+_RELEASE_PATIENCE = 3.0  # seconds for a current chunk before its partition goes to another node
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class LeaseTiming:
 
 
 class Coordinator:
-    """Lets the engines of a node drive the partitions whose leases it holds. Safe for several threads.
+    """Has the engines of a node drive the partitions whose leases it holds. Safe for several threads.
 
     One thread sends heartbeats, independently of the others; another one acquires, assigns and releases. Leases end
-    here no later than in the database: they are counted from before each heartbeat was sent.
+    here no later than in the database: they count from before each heartbeat was sent.
 
     Args:
         store: The control tables.
@@ -55,7 +55,7 @@ class Coordinator:
         now: Returns the seconds of a clock that never goes back and does not stop while the machine sleeps.
         has_ended: Returns whether a process has provably ended.
         new_id: Makes the id of the node as which this process continues after its leases have ended.
-        barred: Returns groups that this node must not run for now; called at each heartbeat.
+        barred: Returns groups that this node must not run at present; called at each heartbeat.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Coordinator:
         self._left = False
         self._changed = Condition()
         self._leave_begun = False
-        self._once = RLock()  # of leaving; a signal may stop within a stop
+        self._once = RLock()  # of leaving; a signal may cause a stop within a stop
         self._threads = [
             Thread(target=self._guarded, args=(work,), name=f"opencqrs-{name}", daemon=True)
             for name, work in (
@@ -105,7 +105,7 @@ class Coordinator:
             )
         ]
 
-        # Made in time: a handler may have left Python without a hook that new threads need.
+        # Created early: a handler may have removed a hook of Python that new threads need.
         self._leaving = Thread(target=self._leave, name="opencqrs-leave", daemon=True)
 
     @property
@@ -131,7 +131,7 @@ class Coordinator:
             thread.start()
 
     def check(self) -> None:
-        """Raise what ended the coordination, if something did."""
+        """Raise the error that ended the coordination, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -145,7 +145,7 @@ class Coordinator:
                 thread.join(END_PATIENCE)
 
     def retire(self) -> None:
-        """Stop assigning and releasing, but do not wait for the threads that do."""
+        """Stop assigning and releasing, without waiting for the threads that do."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -162,7 +162,7 @@ class Coordinator:
                     self._leaving.start()
                 except RuntimeError:  # Python is about to end, and starts no more threads
                     self._leave()
-        with suppress(RuntimeError):  # it has not started: as above, or since a signal came meanwhile
+        with suppress(RuntimeError):  # it has not started: as above, or because a signal came in the meantime
             self._leaving.join(END_PATIENCE)
 
     def lingering(self) -> list[Thread]:
@@ -214,7 +214,7 @@ class Coordinator:
             terms.update((key, terms[key] + 1) for key in taken)
         try:
             self._led.assign(mine - self._led.assigned(), terms)
-        except LayoutChangedError as changed:  # by a command whose process has ended before it changed the leases, too
+        except LayoutChangedError as changed:  # by a command whose process ended before it also changed the leases
             self._store.lay_out(changed.group, [Partition(*each) for each in changed.partitions])
             self._moved()
         self._unsettled = bool(plan.release or plan.share - mine)
@@ -267,10 +267,10 @@ class Coordinator:
             self._announced = said
 
     def _warn_of_limits(self, plan: Plan) -> None:
-        """Log once which partitions wait because of limits, if that lasts for as long as leases do."""
+        """Log once which partitions wait because of limits, if that lasts as long as leases do."""
         waiting, limits = listed(map(str, plan.waiting)), " and ".join(plan.limits)
         text = f"no node has room for {waiting}, whose events wait: on node {self.node.name} {limits}"
-        crowded = f"{text}; raise the limit, or start another process" if limits else ""
+        crowded = f"{text}; increase the limit, or start another process" if limits else ""
         if crowded != self._crowded:
             self._crowded, self._crowded_at = crowded, self._now() + self._timing.duration
         elif crowded and self._now() >= self._crowded_at:
@@ -289,7 +289,7 @@ class Coordinator:
         self._unsettled = True
 
     def _join_again(self) -> None:
-        """Join as another node in place of this one, whose leases have ended although its process has not."""
+        """Join as a new node instead of this one, whose leases have ended although its process has not."""
         logger.warning("the leases of node %s have ended: it joins again", self.node.name)
         self._store.leave(self.node.id)
         self.node = replace(self.node, id=self._new_id())
@@ -323,13 +323,13 @@ class Coordinator:
         while self._rest():
             self._report_ends()
             if self._failure is not None:
-                return  # its leases end, and others take over what it neglects
+                return  # its leases end, and others take over its partitions
             with self._through_outages():
                 if not self.beat():
                     self._join_again()
 
     def _report_ends(self) -> None:
-        """Log what has ended an engine, a thread of one, or the coordination: not every program calls ``check``."""
+        """Log the error that ended an engine, one of its threads, or the coordination; ``check`` may not be called."""
         if self._stopping:
             return
         self._errors.report()
@@ -338,7 +338,7 @@ class Coordinator:
             logger.error(text, self.node.name, START_AGAIN, one_line(self._failure))
 
     def _listen(self) -> None:
-        """Send the next heartbeat at once when something has changed. The heartbeats deal with outages."""
+        """Send the next heartbeat at once when something has changed. The heartbeats handle outages."""
         while not self._stopping and (opened := self._store.notices()) is not None:
             try:
                 with opened as notices:
@@ -408,7 +408,7 @@ class Coordinator:
         except Exception as error:
             raise_interrupt(error)
             if isinstance(error, DatabaseFileError):
-                self._store.close()  # the next heartbeat makes the control tables again, and this node joins again
+                self._store.close()  # the next heartbeat recreates the control tables, and this node joins again
             elif not self._store.is_outage(error):
                 raise
             if not self._away:

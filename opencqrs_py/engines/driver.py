@@ -35,13 +35,13 @@ _MOST_SEEN = 10_000  # events of a partition whose failures in the grace period 
 class PartitionDriver:
     """Moves one partition from its claim, which has returned the cursor, to its release.
 
-    An engine decides on which thread, and when. If the steps are done in another process, only their outcomes are
-    settled here. One thread at a time may use a driver.
+    An engine decides on which thread, and when. If the steps run in another process, only their outcomes are processed
+    here. One thread at a time may use a driver.
 
     Attributes:
         supervised: The state of the partition.
-        processor: Does the steps.
-        abandoned: Whether the partition was claimed again in this process, as the thread of this driver hangs.
+        processor: Runs the steps.
+        abandoned: Whether the partition was claimed again in this process because the thread of this driver hangs.
     """
 
     def __init__(self, run: GroupRun, cursor: Cursor, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
@@ -59,7 +59,7 @@ class PartitionDriver:
         self._processing = run.processing
         self._clock = clock
         self._watched_clock = WatchedClock(clock)
-        self._set_back = False  # the clock, since the inbox was last looked through
+        self._set_back = False  # the clock, since the inbox was last checked
         self._tracker = run.processing.tracker
         self._observer = observer
         self._rebuilding = run.rebuilding
@@ -76,7 +76,7 @@ class PartitionDriver:
 
     @property
     def over(self) -> bool:
-        """Whether this process must not touch the partition any more."""
+        """Whether this process must no longer touch the partition."""
         return self.supervised.over
 
     def wait(self) -> float:
@@ -85,7 +85,7 @@ class PartitionDriver:
         return 0.0 if wait > 0 and self._participates and self.processor.has_checkpoint() else wait
 
     def mind_clock(self) -> None:
-        """Have events in the inbox tried in time if the clock was set back, by which they wait."""
+        """Have events in the inbox tried in time if the clock of their due times was set back."""
         _, was_set_back = self._watched_clock.look()
         self._set_back = self._set_back or was_set_back
         if not self._set_back:
@@ -104,7 +104,7 @@ class PartitionDriver:
         supervised.cursor = unseen(supervised.cursor)
 
     def step(self) -> Outcome:
-        """Handle the next chunk of events, and settle the outcome."""
+        """Handle the next chunk of events, and process the outcome."""
         supervised = self.supervised
         if supervised.scheduled:
             self.mind_clock()
@@ -114,7 +114,7 @@ class PartitionDriver:
         return self.settle(self.processor.step(supervised.cursor))
 
     def flush(self) -> Outcome:
-        """Store progress over events of other partitions, and settle the outcome."""
+        """Store progress over events of other partitions, and process the outcome."""
         return self.settle(self.processor.flush(self.cursor))
 
     def settle(self, outcome: Outcome, *, releases: bool = False) -> Outcome:
@@ -143,17 +143,17 @@ class PartitionDriver:
             logger.warning("[%s %s] %s removed from the inbox: %s", supervised.group, self.partition, gone, those)
         if notice is not None:
             self._report_step(replace(notice, releases=releases))
-        is_over = failed and supervised.failure is None  # also of an event that was given up, without a notice
+        is_over = failed and supervised.failure is None  # also of an abandoned event, without a notice
         still_fails = outcome.checkpoint and supervised.failure is not None  # the processor publishes nothing then
         if notice is not None or supervised.state is not before or is_over or still_fails or self._unpublished:
             self._publish()
         return outcome
 
     def settle_timeout(self, failure: Failure, listed: int, before: int, *, parked: bool, sequence_id: str) -> None:
-        """Settle a call that was abandoned, as its time was over: the events are tried again.
+        """Process a call that was abandoned because it timed out: the events are tried again.
 
         Which one of a list has hung is unknown, so each is handled alone next, and none has used an attempt. So are
-        those before them that participants handle again, since their last checkpoint.
+        earlier ones that participants handle again since their last checkpoint.
 
         Args:
             failure: The failure, with the position of the first event of the call.
@@ -175,14 +175,14 @@ class PartitionDriver:
             self.settle(Outcome(self.cursor, failure=failure))
 
     def _report_step(self, notice: Notice) -> None:
-        """Report what a step has come to, but log nothing of the swap that takes a partition of a rebuild."""
+        """Report the outcome of a step, but do not log that a swap takes a partition of a rebuild."""
         if self._rebuilding and notice.action is Action.LEAVE:
             self._observer.noticed(notice)
         else:
             _report(notice, self._observer)
 
     def _log_uncounted(self, one: Uncounted) -> None:
-        """Log a failure in an event's grace period: the first as INFO, as nothing else shows it, others as DEBUG."""
+        """Log a failure in an event's grace period: the first as INFO, since nothing else shows it, others as DEBUG."""
         seen, failure = self._seen_uncounted, one.failure
         level = logging.DEBUG if failure.position in seen else logging.INFO
         seen[failure.position] = None
@@ -199,7 +199,7 @@ class PartitionDriver:
             self.supervised.saw(cursor.parked)
 
     def refuse(self, error: BaseException) -> None:
-        """Settle that no step is possible, because the event store cannot be watched."""
+        """Record that no step is possible because the event store cannot be watched."""
         self.settle(Outcome(self.cursor, failure=failure_of(error, Origin.FRAMEWORK)))
 
     def fail(self, error: BaseException) -> None:
@@ -230,7 +230,7 @@ class PartitionDriver:
                 self._observer.stopped(supervised.group, self.partition)
 
     def end_without_thread(self, failure: Failure) -> None:
-        """Record that the partition was released while its thread hangs in a call, which its status says."""
+        """Record that the partition was released while its thread hangs in a call; the status shows it."""
         self.supervised.failure = failure
         self.supervised.stop()
         self.processor.abandon()
@@ -238,7 +238,7 @@ class PartitionDriver:
         self._observer.stopped(self.supervised.group, self.partition)
 
     def _publish(self) -> None:
-        """Publish the partition's state. An outage ends nothing: the next step tells its cause, or publishes again."""
+        """Publish the partition's state. An outage ends nothing: the next step reports it, or publishes again."""
         self._unpublished = False
         try:
             self._tracker.report(self.supervised.status(), self.cursor.epoch)
@@ -248,7 +248,7 @@ class PartitionDriver:
             self._unpublished = self._tracker.is_outage(error)
             if not self._unpublished:
                 where = f"[{self.supervised.group} {self.partition}]"
-                logger.warning("%s its state cannot be reported: %s", where, one_line(error))
+                logger.warning("%s its status cannot be published: %s", where, one_line(error))
 
 
 def claim(
@@ -258,7 +258,7 @@ def claim(
 
     Raises:
         EventStoreError: OCQ-310 for another layout of partitions; OCQ-316, if the log is not the one that the progress
-            belongs to; OCQ-317, if progress is gone.
+            belongs to; OCQ-317, if progress is missing.
         HandlersChangedError: OCQ-318 or OCQ-319, if code that must not change has.
         InboxError: OCQ-609, if events in the inbox would be overtaken.
     """
@@ -306,7 +306,7 @@ def _check_inbox(run: GroupRun, cursors: Sequence[Cursor], clock: Clock) -> bool
 
 
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:
-    """Return the cursor of a claim: events that a crashed owner had in hand are handled one by one.
+    """Return the cursor of a claim: events that a crashed owner was handling are handled one by one.
 
     Ranges of data frames are not: each event would be a Spark job, and executors decode them.
     """
@@ -328,7 +328,7 @@ def claim_after_timeout(
 ) -> PartitionDriver:
     """Claim again a partition whose thread hangs in a call, which fences that thread off.
 
-    See ``PartitionDriver.settle_timeout`` for what becomes of the events.
+    See ``PartitionDriver.settle_timeout`` for what happens to the events.
 
     Raises:
         EngineLostError: OCQ-414, if the database cannot end the session of the call's transaction.
@@ -336,7 +336,7 @@ def claim_after_timeout(
     if not call.work.unit.end_session():
         what = f"group '{run.group}' partition {hung.partition}: {failure.event}: {failure.message}"
         logger.error("[%s %s] %s hangs\n%s", run.group, hung.partition, failure.event, failure.traceback)
-        fix = "make sure that the handler ends by itself, or keep progress on a server; then start again"
+        fix = "make sure that the handler returns, or keep progress on a server; then start again"
         where = ", ".join(hung.processor.calls.places(call))
         raise EngineLostError("OCQ-414", f"{what}, and its transaction cannot be ended", where, fix)
     hung.processor.abandon()
@@ -365,11 +365,11 @@ def when_available(
 ) -> list[PartitionDriver]:
     """Return the result of ``act``, which claims partitions; during an outage, retry after a wait.
 
-    A database that cannot be reached at all when partitions start is an error, since most likely its URL is wrong; it
-    is none when a partition that has ``hung`` is claimed again. Later outages, such as a stopped process that holds the
-    write lock of an SQLite file, are waited for. The observer is notified of each wait, about the first partition, and
-    the first time with what is unavailable and what to do, since a URL may be wrong; ``stopping`` ends it, and nothing
-    is claimed then.
+    A database that cannot be reached at all when partitions start is an error, since its URL is probably wrong; it is
+    not an error when a partition that has ``hung`` is claimed again. Later outages, such as a stopped process that
+    holds the write lock of an SQLite file, are waited for. The observer is notified of each wait, about the first
+    partition, and the first time of what is unavailable and what to do, since a URL may be wrong; ``stopping`` ends it,
+    and nothing is claimed then.
 
     Raises:
         DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached at a start.
@@ -435,8 +435,8 @@ def log_notice(notice: Notice) -> None:
     """Log what happened to a partition.
 
     The record has ``action`` (``recovered``, ``missed``, ``freed`` or that of the notice), ``group``, ``partition``,
-    ``event``, ``position``, ``attempt`` and ``code``. Its level is INFO for a recovery, WARNING for what is tried
-    again, is with another process or repeats nothing, and ERROR for what needs a person.
+    ``event``, ``position``, ``attempt`` and ``code``. Its level is INFO for a recovery, WARNING for what is retried,
+    belongs to another process or repeats nothing, and ERROR for what needs a person.
     """
     failure = notice.failure
     extra = {

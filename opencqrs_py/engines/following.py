@@ -109,7 +109,7 @@ class _Flushing:
         self._watcher = watcher
         self._stopping = stopping
         self._haste = haste
-        self._since: float | None = None  # when the progress that is not stored began
+        self._since: float | None = None  # when the unstored progress began
 
     def due(self, seen: int) -> bool:
         """Wait a moment for new events if there is only progress to store; return whether to store it now."""

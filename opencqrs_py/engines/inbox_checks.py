@@ -1,4 +1,4 @@
-"""What a claim checks in the inbox: that later events overtake none of it, and that it waits for no missed tick."""
+"""What a claim checks in the inbox: that later events overtake none in it, and that none waits for a missed tick."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from opencqrs_py.processing.ports import GroupRecords, ParkingTracker
 from opencqrs_py.processing.schedules import CronSchedule
 
 logger = logging.getLogger("opencqrs.processing")
-CHECKED = 20  # events that are compared where the record of the group shows that its sequences are those of before
+CHECKED = 20  # events that are compared if the record of the group shows that its sequencing is unchanged
 _PAGE = 1_000  # events that are compared at once
-_SOON = timedelta(minutes=1)  # a tick that comes within it makes up for one that was missed
+_SOON = timedelta(minutes=1)  # a tick within this time makes up for a missed one
 
 
 def refuse_overtaking(run: GroupRun, tracker: ParkingTracker, *, all_of_them: bool) -> bool:
-    """Refuse to run a group that sequences events in its inbox in another way than when they came in.
+    """Refuse to run a group that sequences events in its inbox differently than when they entered it.
 
     Args:
         run: The group.
@@ -42,7 +42,7 @@ def refuse_overtaking(run: GroupRun, tracker: ParkingTracker, *, all_of_them: bo
         waits = True
         if reason := run.processing.why_overtaken(page):
             what = f"events of group '{run.group}' wait in the inbox, and later ones would overtake them: {reason}"
-            fix = f"change that back and let them be handled; or opencqrs inbox skip --group {run.group} --reason TEXT"
+            fix = f"revert that change and have them handled; or opencqrs inbox skip --group {run.group} --reason TEXT"
             raise InboxError("OCQ-609", what, f"group {run.group}", fix)
     return waits
 
@@ -50,7 +50,7 @@ def refuse_overtaking(run: GroupRun, tracker: ParkingTracker, *, all_of_them: bo
 def is_recorded(run: GroupRun) -> bool:
     """Return whether the record of a group has the code by which it sequences events, so that a change is noticed.
 
-    It has none of a processor that is made by hand, nor of code that cannot be read.
+    It has none for a processor made by hand, nor for code that cannot be read.
     """
     rule = run.record
     return rule is not None and isinstance(run.processing.tracker, GroupRecords) and bool(rule.code().sequencing)

@@ -62,10 +62,10 @@ class JobParts:
         transactions: Opens transactions on the read models' database; ``None`` if there is none.
         select: Executes statements that inputs return.
         clock: For time budgets.
-        most: How many runs the process has in hand at once, at least 1.
+        most: How many runs the process executes at once, at least 1.
         on_spark: Makes attempts whose items are handled on Spark; ``None`` if none are.
         observer: Observes the ends of runs.
-        runners: Ids of those that run jobs of the same store in this process now.
+        runners: Ids of the runners of the same store in this process.
     """
 
     jobs: Mapping[str, BoundJob]

@@ -1,4 +1,4 @@
-"""The runner of jobs: one thread watches what is due, and each run in hand has its own thread."""
+"""The runner of jobs: one thread watches what is due, and each active run has its own thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ENDING = "its process is ending"
 
 @dataclass(eq=False)
 class _InHand:
-    """A run that this process has in hand."""
+    """A run that this process executes."""
 
     run: JobRun
     signals: RunSignals
@@ -100,7 +100,7 @@ class JobRunner:
         self._thread.start()
 
     def end(self) -> None:
-        """Begin no further run, and ask those in hand to end."""
+        """Begin no further run, and request the active ones to end."""
         with self._changed:
             self._stopping = True
             for each in self._in_hand.values():
@@ -108,7 +108,7 @@ class JobRunner:
             self._changed.notify_all()
 
     def stop(self, patience: float) -> None:
-        """Begin no further run, ask runs to end, wait for at most ``patience`` seconds, and release the others.
+        """Begin no further run, request runs to end, wait at most ``patience`` seconds, and release the others.
 
         Those continue in another process, or at the next start, under the same record. What they write here from then
         on is not committed.
@@ -119,16 +119,16 @@ class JobRunner:
             thread.join(max(0.0, until - time.monotonic()))
         if self._thread.ident is not None and self._thread is not current_thread():
             self._thread.join(END_PATIENCE)
-        for thread in self._threads():  # which it has begun meanwhile
+        for thread in self._threads():  # which it has begun in the meantime
             thread.join(max(0.0, until - time.monotonic()))
-        if self.in_hand:  # in the background: a run in hand may hold the write lock of an SQLite file
+        if self.in_hand:  # in the background: an active run may hold the write lock of an SQLite file
             letting_go = Thread(target=self._let_go, name="opencqrs-jobs-release", daemon=True)
             letting_go.start()
             letting_go.join(END_PATIENCE)
         self._parts.runners.difference_update(self._ids)
 
     def check(self) -> None:
-        """Raise what has ended the thread that watches, if something has."""
+        """Raise the error that ended the watching thread, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -140,7 +140,7 @@ class JobRunner:
 
     @property
     def in_hand(self) -> list[JobRun]:
-        """The runs that this process has in hand."""
+        """The runs that this process executes."""
         with self._changed:
             return [each.run for each in self._in_hand.values()]
 
@@ -150,10 +150,10 @@ class JobRunner:
         return self._failed
 
     def is_busy(self) -> bool:
-        """Return whether a run is in hand, was just taken, may begin, or has an attempt left after one that failed.
+        """Return whether a run is active, was just taken, may begin, or has an attempt left after one that failed.
 
-        Ticks that have come and runs of processes that have ended are runs that may begin only when they were attended
-        to once. A run that has failed with its processes counts as in hand until that is counted.
+        Due ticks and runs of ended processes count as runs that may begin only after they were first processed. A run
+        that has failed with its processes counts as active until it is counted.
         """
         if self.in_hand or (self._thread.ident is not None and not self._attended):
             return True
@@ -162,17 +162,17 @@ class JobRunner:
             taken = any(run.status is RunStatus.RUNNING and run.owner in self._ids for run in view.runs)
         waiting = [run for run in view.runs if not (run.reserved or is_held(run, view))]
         begins = any(run.status is RunStatus.RETRYING or run.is_due(view.now) for run in waiting)
-        return taken or begins or self._unreported  # asked last: what the view shows as ended may be reported by then
+        return taken or begins or self._unreported  # queried last: what the view shows as ended may be reported by then
 
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
-        """Run a requested run on the thread of the caller; return how it has ended.
+        """Run a requested run on the caller's thread; return how it ended.
 
         Args:
             run: Id of a run that is reserved for this process.
             timeout: Seconds that it may wait for others to end before it begins; ``None``: no limit.
 
         Raises:
-            WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then, as it is if this
+            WaitTimedOutError: OCQ-664, if others have not ended in time; the run is then cancelled, as it is if this
                 runner is stopped before it has ended.
 
         Source:
@@ -200,15 +200,15 @@ class JobRunner:
                 if left is not None:
                     return left
             if until is not None and time.monotonic() >= until:
-                self.desk.cancel(run, "it has waited for too long")
-                what = f"run {run} could not begin within {timeout:g} s, as others have not ended"
-                raise WaitTimedOutError("OCQ-664", what, fix="wait for longer, or opencqrs jobs cancel the others")
+                self.desk.cancel(run, "it waited too long")
+                what = f"run {run} could not begin within {timeout:g} s because others have not ended"
+                raise WaitTimedOutError("OCQ-664", what, fix="wait longer, or opencqrs jobs cancel the others")
             with self._changed:
                 self._changed.wait(_WAIT_SECONDS)
 
     @contextmanager
     def _called(self) -> Iterator[None]:
-        """Count a caller, so that what is reserved for a former id of this process is not taken for abandoned."""
+        """Count a caller, so that runs reserved for a former id of this process do not count as abandoned."""
         with self._changed:
             self._callers += 1
         try:
@@ -232,7 +232,7 @@ class JobRunner:
             self._parts.runners.difference_update(self._ids)
 
     def _appear(self) -> None:
-        """Let the other runners of this process know that what this one has in hand is not abandoned."""
+        """Let the other runners of this process know that this one's runs are not abandoned."""
         if node := self.node():
             self._parts.runners.add(node)
 
@@ -285,15 +285,15 @@ class JobRunner:
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, (due - view.now).total_seconds()))
 
     def _look(self) -> JobsView:
-        """Look at the store, and follow the runs in hand."""
+        """Read the store, and follow the active runs."""
         with self._changed:
-            in_hand = list(self._in_hand.values())  # before the poll, which knows nothing of runs that begin later
+            in_hand = list(self._in_hand.values())  # before the poll, which does not see runs that begin later
         view = self._parts.store.look(self._rules)
         self._follow(view, in_hand)
         return view
 
     def _follow_until(self, ended: Signal) -> None:
-        """Follow the run in hand; what keeps this from the store does not end the run."""
+        """Follow the active run; an unavailable store does not end it."""
         failed = False
         while not ended.wait(POLL_SECONDS):
             self._warn_of_long()
@@ -306,7 +306,7 @@ class JobRunner:
                 failed = True
 
     def _tell_of_dead(self) -> None:
-        """Log and count what has become of runs whose processes have ended, as these cannot."""
+        """Log and count the results of runs whose processes have ended, since these cannot."""
         for run in self.desk.recovered():
             log_end(run, run)
             self._failed += run.status is RunStatus.FAILED
@@ -317,7 +317,7 @@ class JobRunner:
             self._parts.observer.ended(run)
 
     def _warn_of_long(self) -> None:
-        """Warn about runs in hand that exceed their time budgets."""
+        """Warn about active runs that exceed their time budgets."""
         now = self._parts.clock.monotonic()
         with self._changed:
             in_hand = list(self._in_hand.values())
@@ -338,7 +338,7 @@ class JobRunner:
         )
 
     def _follow(self, view: JobsView, in_hand: Collection[_InHand]) -> None:
-        """Signal runs of this process that they are to end, and record their reported progress."""
+        """Signal to runs of this process that they should end, and record their reported progress."""
         stands = {run.id: run for run in view.runs}
         for each in in_hand:
             known = stands.get(each.run.id)
@@ -375,14 +375,14 @@ class JobRunner:
         return taken
 
     def _execute(self, taken: _InHand) -> None:
-        """Execute an attempt on this thread, and record how it has ended."""
+        """Execute an attempt on this thread, and record how it ended."""
         run, job, ended = taken.run, self._parts.jobs[taken.run.job], None
         log_begin(run)
         make = self._parts.on_spark if job.rule.spark and self._parts.on_spark is not None else JobExecution
         try:
             ending = make(job, run, self._around, taken.signals, lambda: self._stopping).execute()
             ended = self._recorded(run, ending) if ending is not None else None
-        except KeyboardInterrupt:  # any other error leaves the run to the process that finds this one ended
+        except KeyboardInterrupt:  # any other error leaves the run to the process that notices that this one ended
             self._interrupted(run)
             raise
         finally:
@@ -395,7 +395,7 @@ class JobRunner:
             self._observe(ended)
 
     def _recorded(self, run: JobRun, ending: Ending) -> JobRun | None:
-        """Record how an attempt has ended; retry after outages, for as long as nobody releases the run."""
+        """Record how an attempt ended; retry after outages, until the run is released."""
         for wait in OUTAGE_BACK_OFF.waits():
             try:
                 return self.desk.finish(run, ending)

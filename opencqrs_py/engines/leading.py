@@ -23,23 +23,23 @@ from opencqrs_py.processing.recovery import Action
 logger = logging.getLogger("opencqrs.control")
 
 START_AGAIN = "stop the application and start it again"
-END_PATIENCE = 0.5  # seconds that threads get to end, and the same for the last message to other nodes
+END_PATIENCE = 0.5  # seconds for threads to end, and for the last message to other nodes
 _LONGEST_RECLAIM = 600.0  # seconds between two claims of a partition that a process without leases takes over
 
 
 class Coordination(Protocol):
-    """Lets the engines of a node drive the partitions that it may drive. Each method is called once, in this order."""
+    """Has the engines of a node drive the partitions that it may drive. Each method is called once, in this order."""
 
     def join(self) -> None:
         """Find out which partitions this node may drive."""
         ...
 
     def start(self) -> None:
-        """Keep that up to date until ``end``, and let the engines drive these partitions."""
+        """Keep that up to date until ``end``, and have the engines drive these partitions."""
         ...
 
     def check(self) -> None:
-        """Raise what ended the coordination, if something did."""
+        """Raise the error that ended the coordination, if any."""
         ...
 
     def end(self) -> None:
@@ -56,7 +56,7 @@ class Coordination(Protocol):
 
 
 class EngineErrors:
-    """Logs once each error that has ended an engine, or a thread of one: not every program asks ``check`` for it.
+    """Logs once each error that ended an engine, or a thread of one: not every program calls ``check``.
 
     Args:
         node: Name of the node.
@@ -69,7 +69,7 @@ class EngineErrors:
         self._reported: set[int] = set()  # engines, by their identity
 
     def report(self) -> None:
-        """Look at all engines."""
+        """Check all engines."""
         for engine in {id(engine): engine for engine in self._engines.values()}.values():
             if id(engine) not in self._reported and (error := _error_of(engine)) is not None:
                 self._reported.add(id(engine))
@@ -115,10 +115,10 @@ class _Claim:
 
 
 class LedPartitions:
-    """Lets the engines of a node drive exactly the partitions that it holds.
+    """Has the engines of a node drive exactly the partitions that it holds.
 
-    A partition that was lost although its lease was held is claimed again after a growing wait: a process that knows
-    nothing of leases, such as one of an older version, would take it back each time.
+    A partition that was lost although its lease was held is claimed again after a growing wait: a process that does not
+    use leases, such as one of an older version, would take it back each time.
 
     Args:
         engines: The engine of each group, by the group's name.

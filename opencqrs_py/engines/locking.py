@@ -39,7 +39,7 @@ class LockedGroup:
         registry: Knows their locks.
         engine: Drives them.
         exclusive: Whether the node runs either all of them or none.
-        most: Most of them that the node takes, at least 1; ``None``: all. Does not count for an exclusive group.
+        most: Most of them that the node takes, at least 1; ``None``: all. Does not apply to an exclusive group.
     """
 
     partitions: tuple[Partition, ...]
@@ -65,7 +65,7 @@ class HeldLock:
 class _State(Enum):
     FREE = auto()  # not this node's
     HELD = auto()
-    ENDING = auto()  # the engine has to release the partition first, then the lock is given up
+    ENDING = auto()  # the engine has to release the partition first, then the lock is released
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +80,7 @@ class _PartitionLock:
     since: str = ""
     due: float = float("-inf")
     valid_until: float = 0.0
-    failure: str = ""  # the registry's last error, until it answers again
+    failure: str = ""  # the registry's last error, until it works again
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class _PartitionLock:
 
 
 class LockCoordinator:
-    """Lets the engines of a node drive the partitions whose locks it holds.
+    """Has the engines of a node drive the partitions whose locks it holds.
 
     All calls of registries and locks come from one thread, which renews held locks at each heartbeat, whatever
     handlers do. Another one assigns and releases partitions; it releases those whose locks were not renewed in time,
@@ -125,7 +125,7 @@ class LockCoordinator:
         self._led = LedPartitions(engines, timing.heartbeat, now, "lock")
         self._errors = EngineErrors(node, engines)
         self._rounds = 0
-        self._version = 0  # grows with what the engines have to follow
+        self._version = 0  # increases with each change that the engines have to follow
         self._away = False
         self._announced = ""
         self._failure: BaseException | None = None
@@ -133,7 +133,7 @@ class LockCoordinator:
         self._leaving = False
         self._changed = Condition()
 
-        # Made in time: a handler may have left Python without a hook that new threads need.
+        # Created early: a handler may have removed a hook of Python that new threads need.
         self._keeping, self._coordinating = (
             Thread(target=self._guarded, args=(work,), name=f"opencqrs-{name}", daemon=True)
             for name, work in (("locks", self._keep_locks), ("lock-coordination", self._coordinate))
@@ -153,7 +153,7 @@ class LockCoordinator:
             self._coordinating.start()
 
     def check(self) -> None:
-        """Raise what ended the coordination, if something did."""
+        """Raise the error that ended the coordination, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -247,7 +247,7 @@ class LockCoordinator:
             reason = self._not_renewed()
         else:
             try:
-                reason = "" if _answer(_lock_of(each).renew) else "its renewal says that it is not held any more"
+                reason = "" if _answer(_lock_of(each).renew) else "its renewal returned that it is no longer held"
                 each.failure = ""
             except BaseException as error:
                 raise_interrupt(error)
@@ -428,7 +428,7 @@ def _log(node: str, failures: Mapping[tuple[str, str], Sequence[GroupPartition]]
 
 def _lock_of(each: _PartitionLock) -> Lock:
     if each.lock is None:
-        raise ValueError(f"the lock of {each.key} was never taken")
+        raise ValueError(f"the lock of {each.key} was never acquired")
     return each.lock
 
 

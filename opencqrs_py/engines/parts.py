@@ -42,22 +42,22 @@ class ProcessorOptions:
     """Optional parts of a processor.
 
     Attributes:
-        on_exhausted: What happens to an event whose attempts are used up.
+        on_exhausted: What happens to an event whose attempts are exhausted.
         on_undecodable: What happens to an event that cannot be decoded.
         parking: How events are parked.
-        schedule: How a scheduled group handles its events; ``None`` if they are handled as they come.
+        schedule: How a scheduled group handles its events; ``None`` if they are handled as they arrive.
         batch_size: Most events in one transaction, at least 1; ``None``: chosen from the handlers.
         injector: Provides further dependencies of handlers.
         upcasters: Functions with ``@upcaster``.
         interceptors: Functions with ``@around_event`` or ``@around_handler``; those of other groups are left out.
-        event_classes: Classes with ``@event_type`` that no handler asks for itself, such as subclasses.
+        event_classes: Classes with ``@event_type`` that no handler takes itself, such as subclasses.
         event_types: More event types, each with its class.
         type_resolver: Called for types that are neither marked nor mapped.
         enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
         initial_position: Where a group without progress starts: after this position, at least 0.
         observer: Observes what happens.
         clock: Time.
-        frames: Makes the maker of data frames for a ``@dataframe_handler``; ``None`` if there is no Spark.
+        frames: Creates the maker of data frames for a ``@dataframe_handler``; ``None`` if there is no Spark.
         replay_finished: Called like ``@on_replay_finished`` functions.
         checkpointing: How participants confirm what is durable.
 
@@ -105,11 +105,11 @@ def make_dispatcher(
 ) -> Dispatcher:
     """Return the dispatcher of a group's handlers.
 
-    A sequence resolver that sees decoded objects learns from it what the group handles, and decides for it which of
-    the events that a stored one becomes are for a partition.
+    A sequence resolver that sees decoded objects learns from it what the group handles. If a stored event becomes
+    several events, the resolver decides which of them belong to a partition.
 
     Raises:
-        HandlerSignatureError: If a handler cannot be called with the events that it asks for.
+        HandlerSignatureError: If a handler cannot be called with the events that it takes.
         AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles; OCQ-541, if a handler of
             data frames is not alone.
     """
@@ -165,10 +165,10 @@ def require_alone(handlers: Sequence[BoundHandler], interceptors: Interceptors) 
     if len(handlers) > 1:
         others = [bound.handler.place for bound in handlers if bound is not first]
         what = "a group with a @dataframe_handler has no other handler"
-        raise AssemblyError("OCQ-541", what, f"{place} and {others[0]}", "give each a group of its own")
+        raise AssemblyError("OCQ-541", what, f"{place} and {others[0]}", "give each its own group")
     if interceptors.of_events or interceptors.of_handlers:
         what = "a @dataframe_handler cannot be surrounded: its events are read by Spark"
-        fix = "name the groups that @around_event and @around_handler are for, or do in the handler what they do"
+        fix = "name the groups that @around_event and @around_handler are for, or move their code into the handler"
         raise AssemblyError("OCQ-541", what, place, fix)
 
 
@@ -191,7 +191,7 @@ def group_processing(
 def unfit(options: ProcessorOptions) -> CheckpointRule:
     """Return the rule for participants of a processor made by hand, with its restrictions."""
     if options.schedule is not None:
-        return replace(options.checkpointing, why_not=SCHEDULED, fix="leave the schedule out")
+        return replace(options.checkpointing, why_not=SCHEDULED, fix="remove the schedule")
     if options.parks:
         return replace(options.checkpointing, parks="skip or stop instead of parking")
     return options.checkpointing
@@ -214,7 +214,7 @@ def make_processing(
     Raises:
         HandlerSignatureError: If a handler, upcaster, interceptor or resolver cannot be called as declared.
         AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles; OCQ-541, if a handler
-            asks for data frames, and nothing makes them.
+            takes data frames, and nothing makes them.
     """
     injector = options.injector
     reading = Reading(Upcasters(upcasters_of(options.upcasters), injector), enveloped=options.enveloped)
@@ -249,11 +249,9 @@ def make_processing(
         raise ValueError("events wait by the CRC-32 of their sequences, and where a tracker has an inbox")
     if isinstance(processing, FrameProcessing):
         if options.frames is None:
-            fix = "run the group by an Application, on the engine spark"
+            fix = "run the group with an Application, on the engine spark"
             place = processing.frames.bound.handler.place
-            raise AssemblyError(
-                "OCQ-541", "a processor that is made by hand has no Spark for its data frames", place, fix
-            )
+            raise AssemblyError("OCQ-541", "a processor made by hand has no Spark for its data frames", place, fix)
         processing.use(options.frames(processing))
     return processing
 

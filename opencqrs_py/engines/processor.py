@@ -30,8 +30,8 @@ class EventHandlingProcessor:
     """Handles the events of one partition of a group, on any thread.
 
     ``run`` returns after ``stop`` is called from another thread; ``start`` runs on a separate thread; ``step`` does one
-    step, for custom loops. Partitions of a group may run in one process or in several, each with its processor.
-    Of several processors of the same partition the last one to claim it has it; the others end.
+    step, for custom loops. Partitions of a group may run in one process or in several, each with its processor. If
+    several processors claim the same partition, the last one has it; the others end.
 
     Args:
         partition: The partition, ``0..partition_resolver.partitions - 1``.
@@ -46,8 +46,8 @@ class EventHandlingProcessor:
         options: Optional parts.
 
     Raises:
-        ValueError: Without definitions, with definitions of several groups, for a partition that there is not; if
-            events are to be parked, and the tracker has no inbox or the partition resolver is one of your own.
+        ValueError: Without definitions, with definitions of several groups, or for a partition that does not exist; if
+            events are to be parked, but the tracker has no inbox or the partition resolver is your own.
         HandlerSignatureError: If a handler, or another given function, cannot be called as declared.
         AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles.
 
@@ -93,7 +93,7 @@ class EventHandlingProcessor:
         self._ended = Signal()
         self._ended.set()
         self._thread: Thread | None = None  # made by the last start
-        self._watcher: HeadWatcher | None = None  # of the run under way
+        self._watcher: HeadWatcher | None = None  # of the active run
         self._driver: PartitionDriver | None = None  # of the last claim
         self._claimed = False
 
@@ -126,7 +126,7 @@ class EventHandlingProcessor:
             or the partition has been taken over.
 
         Raises:
-            OpenCqrsError: If it runs already.
+            OpenCqrsError: If it is already running.
             EventStoreError: OCQ-310, if the group's progress belongs to another number of partitions.
         """
         self._take_the_wheel()
@@ -134,7 +134,7 @@ class EventHandlingProcessor:
             if not self._claimed:
                 self._stopping.clear()
             wait = _step(self._claim())
-            if self._stopping.is_set():  # requested by a handler, or by a caller whose patience has ended
+            if self._stopping.is_set():  # requested by a handler, or by a caller that stopped waiting
                 self._let_go()
             return wait
         finally:
@@ -146,7 +146,7 @@ class EventHandlingProcessor:
         When ``stop`` was called before the very first run, it ends at once.
 
         Raises:
-            OpenCqrsError: If it runs already.
+            OpenCqrsError: If it is already running.
             EventStoreError: OCQ-310, if the group's progress belongs to another number of partitions; OCQ-304, if a
                 database is unavailable at the start. Later outages are waited for.
         """
@@ -157,7 +157,7 @@ class EventHandlingProcessor:
         """Claim the partition and run on a separate thread.
 
         Raises:
-            OpenCqrsError: If it runs already.
+            OpenCqrsError: If it is already running.
             EventStoreError: As for ``run``.
         """
         self._take_the_wheel()
@@ -200,7 +200,7 @@ class EventHandlingProcessor:
 
     def _take_the_wheel(self) -> None:
         if not self._driving.acquire(blocking=False):
-            raise OpenCqrsError(f"the processor of group '{self.group}' partition {self.partition} runs already")
+            raise OpenCqrsError(f"the processor of group '{self.group}' partition {self.partition} is already running")
         self._thread_driving = get_ident()
 
     def _leave_the_wheel(self) -> None:

@@ -20,7 +20,7 @@ def log_begin(run: JobRun) -> None:
 
 
 def log_end(run: JobRun, ended: JobRun | None) -> None:
-    """Log how an attempt of a run has ended."""
+    """Log how an attempt of a run ended."""
     enable_loggers()
     if ended is None:
         text = "run %s was taken over by another process; nothing more of it was written here"
@@ -33,7 +33,7 @@ def log_end(run: JobRun, ended: JobRun | None) -> None:
     match ended.status:
         case RunStatus.FAILED:
             logger.error("[job %s] run %s failed: %s", run.job, run.id, ended.error, extra=extra)
-        case RunStatus.RETRYING if first_line and not ended.reason:  # else it was let go, and the error is an older one
+        case RunStatus.RETRYING if first_line and not ended.reason:  # else released, and the error is an older one
             due = ended.due_at.isoformat(timespec="seconds") if ended.due_at else "soon"
             text = "[job %s] run %s failed on attempt %d (%s); next attempt at %s"
             logger.warning(text, run.job, run.id, run.attempt, first_line, due, extra=extra)

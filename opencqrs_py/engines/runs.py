@@ -36,7 +36,7 @@ class GroupRun:
         partitions: All its partitions at the start; a command may change them.
         initial: Returns the position at which partitions without progress start.
         back_off: Waits between an event's attempts.
-        on_exhausted: What happens to an event whose attempts are used up.
+        on_exhausted: What happens to an event whose attempts are exhausted.
         prepare: Runs the group's ``@on_start`` functions in one transaction.
         recipe: Builds the same parts in another process, for engines with several.
         on_undecodable: What happens to an event that cannot be decoded.
@@ -71,7 +71,7 @@ class GroupRun:
 class Engine(Protocol):
     """Drives the partitions that it is assigned until they are released.
 
-    What is assigned before ``start`` is claimed and waits for it, so that nothing is handled if a later claim fails.
+    Partitions assigned before ``start`` are claimed and wait for it, so that nothing is handled if a later claim fails.
     """
 
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
@@ -85,7 +85,7 @@ class Engine(Protocol):
         ...
 
     def start(self) -> None:
-        """Begin to drive what is assigned.
+        """Start driving the assigned partitions.
 
         Raises:
             EngineError: If the engine cannot run on this machine.
@@ -107,7 +107,7 @@ class Engine(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """Start what takes long to start, so that partitions are driven as soon as they are assigned.
+        """Start whatever is slow to start, so that partitions are driven as soon as they are assigned.
 
         Raises:
             EngineError: If the engine cannot run on this machine.
@@ -147,13 +147,13 @@ class StoresSoon(Protocol):
 
 @runtime_checkable
 class BeginsStop(Protocol):
-    """An engine that can be asked to stop before it is waited for, so that several engines stop at the same time."""
+    """An engine whose stop can be requested before it is waited for, so that several engines stop at the same time."""
 
     def begin_stop(self) -> None:
-        """Begin nothing further; ``stop``, which follows, waits for what is in hand. Does not wait itself.
+        """Begin nothing more; ``stop``, which follows, waits for the current work. Does not wait itself.
 
-        Tasks on the executors of a cluster cannot be asked: they continue until their time is over, or ``stop`` cancels
-        them.
+        Tasks on the executors of a cluster cannot be notified: they continue until their time is over, or ``stop``
+        cancels them.
         """
         ...
 
@@ -163,7 +163,7 @@ class EndsClaims(Protocol):
     """An engine whose claims can be ended before it is stopped, as a claim may wait for the end of an outage."""
 
     def end_claims(self) -> None:
-        """Claim nothing from now on, as after ``stop``: a waiting ``assign`` returns. What is driven continues."""
+        """Claim nothing from now on, as after ``stop``: a waiting ``assign`` returns. Driven partitions continue."""
         ...
 
 
@@ -183,9 +183,9 @@ def end_claims(engine: object) -> None:
 
 
 def begin_stops(engines: Sequence[Engine]) -> list[Engine]:
-    """Ask all engines to stop; return them in the order in which to wait for them.
+    """Request all engines to stop; return them in the order in which to wait for them.
 
-    Engines without ``begin_stop`` come first, so the others stop meanwhile.
+    Engines without ``begin_stop`` come first, so the others stop in the meantime.
     """
     for engine in engines:
         if isinstance(engine, BeginsStop):

@@ -16,7 +16,7 @@ class Threads:
     """Runs each call at once, on an idle thread or a new one.
 
     Unlike with the standard library's executor, a process ends without waiting for a call that never returns, and
-    threads end that have been idle for long, so that an owner need not close what it has used.
+    threads that have been idle for long end, so that an owner need not close anything.
 
     Args:
         idle_seconds: After this time without a call a thread ends.
@@ -27,7 +27,7 @@ class Threads:
         self._idle: list[_Calls] = []
 
     def run(self, name: str, call: Callable[[], object]) -> None:
-        """Begin a call, which must not raise, on a thread that has this name meanwhile."""
+        """Begin a call, which must not raise, on a thread that has this name for its duration."""
         try:
             calls = self._idle.pop()
         except IndexError:
@@ -39,7 +39,7 @@ class Threads:
         while (made := self._next(calls)) is not None:
             current_thread().name, call = made
             call()
-            del call, made  # which may hold much
+            del call, made  # which may hold large objects
             current_thread().name = "opencqrs-idle"
             self._idle.append(calls)
 

@@ -14,7 +14,7 @@ from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.ports import Watch
 
 _WAIT_SECONDS = 0.2  # longest single wait of the store's watch, within which a stop is noticed
-_STOP_SECONDS = 0.3  # longest wait for the watching thread, as a hanging store must not hold up a stop
+_STOP_SECONDS = 0.3  # longest wait for the watching thread, since a hanging store must not delay a stop
 _AFTER_ERROR_SECONDS = 0.5
 
 
@@ -38,17 +38,16 @@ class Stop(Protocol):
     """What may end a wait early, such as a ``threading.Event``."""
 
     def is_set(self) -> bool:
-        """Return whether it does."""
+        """Return whether it ends the wait."""
         ...
 
 
 class HeadWatcher:
     """Watches for new events and wakes waiting threads.
 
-    The first waiting thread watches and wakes the others: so a new event reaches a waiting thread without a
-    detour, and no thread polls the store while all are busy. With ``changed``, a separate thread
-    watches all the time, and calls it when the head has moved. During an outage of the store it opens a new watch as
-    soon as it can.
+    The first waiting thread watches and wakes the others: so a new event reaches a waiting thread directly, and no
+    thread polls the store while all are busy. With ``changed``, a separate thread watches all the time, and calls it
+    when the head has moved. During an outage of the store it opens a new watch as soon as it can.
     """
 
     def __init__(self, source: Watchable, changed: Callable[[], None] | None = None) -> None:
@@ -144,7 +143,7 @@ class HeadWatcher:
 
     def _look_out(self, seconds: float) -> None:
         """Use the store's watch for a moment; by one thread at a time."""
-        enable_loggers()  # which the program may have disabled since; a thread of each engine comes here now and then
+        enable_loggers()  # which the program may have disabled since; a thread of each engine runs this now and then
         try:
             if self._watch is None:
                 self._watch = self._opened.enter_context(self._source.watched())
@@ -163,7 +162,7 @@ class HeadWatcher:
         self._watch = None
         try:
             self._opened.close()
-        except BaseException as error:  # of a connection that is gone; there is nothing left to release
+        except BaseException as error:  # of a lost connection; there is nothing left to release
             raise_interrupt(error)
             self._opened = ExitStack()
 

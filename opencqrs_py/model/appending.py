@@ -53,8 +53,8 @@ class Appended(_Counts):
     Attributes:
         given: Number of events given.
         added: How many of them were added; the others were known, by source and id.
-        ids: The ids that the store gave the events, in their order, shape ``(given,)``; ``None`` when each event has
-            keeps its own.
+        ids: The ids that the store gave the events, in their order, shape ``(given,)``; ``None`` when each event keeps
+            its own.
     """
 
     ids: tuple[str, ...] | None
@@ -67,7 +67,7 @@ class Appended(_Counts):
 
 
 def identified(event: Event) -> Event:
-    """Return an event that has an id and a source, by which a store knows it.
+    """Return an event that has an id and a source, by which a store identifies it.
 
     Raises:
         EventFormatError: OCQ-212, naming what it lacks.
@@ -125,7 +125,7 @@ def _differing(event: Event, stored: Event) -> list[str]:
 
 
 def _alike(one: object, other: object) -> bool:
-    """Return whether values of JSON are the same; for Python, true is 1, too."""
+    """Return whether JSON values are the same; in Python, true also equals 1."""
     pairs = [(one, other)]
     while pairs:
         given, known = pairs.pop()
@@ -143,7 +143,7 @@ def _alike(one: object, other: object) -> bool:
 
 
 def _read(payload: str | None) -> object:
-    """Return the value of data; text that is not JSON, as another program may have stored it, equals only itself."""
+    """Return the value of data; text that is not JSON, which another program may have stored, equals only itself."""
     if payload is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Choices: words of which a setting takes one, and by which handlers and jobs are run."""
+"""Choices: the words that a setting accepts, which decide how handlers and jobs are run."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Overlap(Choice):
 
     SKIP = "skip"
     QUEUE = "queue"
-    CANCEL = "cancel"  # the earlier one is asked to end
+    CANCEL = "cancel"  # the earlier one is requested to end
 
 
 class OverlapScope(Choice):
@@ -92,7 +92,7 @@ class OverlapScope(Choice):
 
 
 class JobTransaction(Choice):
-    """What of a job's run is committed together."""
+    """Which part of a job's run is committed together."""
 
     RUN = "run"
     PAGE = "page"

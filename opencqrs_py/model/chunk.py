@@ -56,8 +56,8 @@ def _transposed(rows: Iterable[tuple[Any, ...]]) -> Sequence[Sequence[Any]]:
 class Chunk(Sequence[Event]):
     """Events in the order of their positions, as a source has read them: a page, or a part of one.
 
-    Of most events only position, type and data are used, and perhaps the subject: to read the other attributes,
-    and to make an event of each row, would take longer than to decode its data. Where that is enough a source returns
+    For most events only position, type and data are used, and perhaps the subject: reading the other attributes, and
+    making an event of each row, would take longer than decoding its data. Where these are enough, a source returns
     rows; an event of such a chunk fetches missing attributes on demand.
 
     Args:

@@ -75,7 +75,7 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
 
 
 def write_event(event: Event) -> dict[str, Any]:
-    """Return an event as the object of the JSON format, with its extensions.
+    """Return an event as an object of the JSON format, with its extensions.
 
     Returns:
         The object is for ``orjson``: data with numbers that Python's ``float`` cannot hold are in it as their own text.
@@ -96,7 +96,7 @@ def write_event(event: Event) -> dict[str, Any]:
 def extensions_of(event: Event) -> dict[str, Any]:
     """Return an event's metadata, except names of CloudEvents' own attributes.
 
-    A log that other programs fill, such as a table with a column of metadata, may hold such names; the event's own
+    A log that other programs fill, such as a table with a metadata column, may contain such names; the event's own
     attributes are never replaced by them.
 
     Returns:
@@ -200,5 +200,5 @@ def _shown(value: Any) -> str:
 def _json(value: Any, name: str) -> str:
     try:
         return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # valid JSON can only fail here by its depth
+    except orjson.JSONEncodeError:  # valid JSON can only fail here because of its depth
         raise EventFormatError("OCQ-230", f"{name} must not be nested deeper than 254 levels") from None

@@ -1,4 +1,4 @@
-"""The circumstances of a handler's call, which it may ask for."""
+"""The circumstances of a handler's call, which it can take as an argument."""
 
 from __future__ import annotations
 

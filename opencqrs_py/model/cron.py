@@ -20,8 +20,8 @@ _WITH_SECONDS = 6  # fields
 def cron_parts(expression: str) -> tuple[tuple[int, ...], str]:
     """Return the seconds of a cron expression and its five other fields, without common extensions.
 
-    ``@daily`` and the like become fields, and ``?`` becomes ``*``. The seconds stand apart because cron defines only
-    for five fields the meaning of a time of day that does not exist, or that occurs twice.
+    ``@daily`` and the like become fields, and ``?`` becomes ``*``. The seconds are separate because cron defines the
+    meaning of a time of day that does not exist, or that occurs twice, for five fields only.
 
     Raises:
         ValueError: If it is not a cron expression.

@@ -98,8 +98,8 @@ class Event(_Columns):
     def timestamp(self) -> datetime | None:
         """``time`` as an aware datetime (to the microsecond), or ``None``.
 
-        A leap second is the first moment of the next second. A time without an offset, as another program may have
-        written it into a table, is one of UTC.
+        A leap second is the first moment of the next second. A time without an offset, which another program may have
+        written into a table, is treated as UTC.
 
         Raises:
             EventFormatError: OCQ-210, if it is not a time, as in a table that another program fills, or

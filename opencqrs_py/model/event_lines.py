@@ -23,7 +23,7 @@ Columns = Mapping[str, Sequence[Any]]
 _TEXTS = (*REQUIRED, "subject", "datacontenttype")
 _IF_ABSENT = {**SAME, "subject": "", "time": None, "data": None}
 _ABSENT = object()
-"""The value of an extension that an event does not have, where others beside it do."""
+"""The value of an extension that an event does not have, where others in the same batch do."""
 _MARK = token_hex(8)  # which no line can guess, so none can extend into the next one; a short one is faster
 _BETWEEN = f',"{_MARK}",'
 _BETWEEN_LINES = _BETWEEN.encode()
@@ -39,14 +39,14 @@ def columns_of(lines: Sequence[bytes], shapes: Shapes | None = None) -> Columns 
     """Return the attributes of the events of a stored log, unless a line has to be parsed individually.
 
     In most logs the attributes come in one order, and all but the data are texts or numbers: then a regular expression
-    splits the lines, and only data are parsed. Otherwise the lines are.
-    What was parsed is serialised again, all of it together. If that gives the same text, except for space between the
-    parts, then no digit of a number was lost and no key appears twice. The rest is done by columns. Lines for which
-    that does not hold are not errors: they are left to ``parse_event``.
+    splits the lines, and only data are parsed. Otherwise the lines are parsed. What was parsed is serialised again, all
+    together. If that gives the same text, except for white space, then no digit of a number was lost and no key appears
+    twice. The rest is done by columns. Lines for which this is not the case are not errors: they are left to
+    ``parse_event``.
 
     Args:
         lines: At least one, each with its line end, except for the last one.
-        shapes: What is known of the shapes of such lines; it learns from these.
+        shapes: What is known about the shapes of such lines; it learns from these.
 
     Returns:
         ``None`` if a line has to be parsed individually.
@@ -222,7 +222,7 @@ def _extensions_in(names: Iterable[str]) -> list[str]:
 def _column(fields: list[dict[str, Any]], name: str) -> list[Any]:
     if name in REQUIRED:
         return [each[name] for each in fields]
-    absent, value_in = _IF_ABSENT.get(name, _ABSENT), dict.get  # which raises for what is not an object
+    absent, value_in = _IF_ABSENT.get(name, _ABSENT), dict.get  # which raises if it is not an object
     return [value_in(each, name, absent) for each in fields]
 
 

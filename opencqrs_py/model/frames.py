@@ -26,10 +26,10 @@ class EventFrames(ABC):
 
     @property
     def batch(self) -> str:
-        """A name that the range keeps at each attempt, for data that is written elsewhere.
+        """A name that the range keeps in each attempt, for data that is written elsewhere.
 
-        It is the position of its first event, in 19 digits, so that names sort like positions. Data that an attempt has
-        written under it must be replaced by the next one, which may end at another position.
+        It is the position of its first event, in 19 digits, so that names sort like positions. The next attempt must
+        replace the data that an attempt wrote under it; it may end at another position.
 
         Raises:
             HandlerSignatureError: OCQ-245 in a rebuild, whose ranges would replace those in use.
@@ -44,7 +44,7 @@ class EventFrames(ABC):
     def of(self, event_class: type) -> Any:
         """Return the events of a class as a ``pyspark.sql.DataFrame``: a column for each field, and three more.
 
-        These are ``position``, ``subject`` and ``time``. Rows come in no order.
+        These are ``position``, ``subject`` and ``time``. Rows have no order.
 
         Raises:
             HandlerSignatureError: OCQ-206 or OCQ-238, if there can be no table of the class; OCQ-241, if workers
@@ -55,5 +55,5 @@ class EventFrames(ABC):
     def as_stored(self) -> Any:
         """Return all events of the range as a ``pyspark.sql.DataFrame``, the data as JSON text.
 
-        Its columns are ``position``, ``type``, ``subject``, ``time`` and ``data``. Rows come in no order.
+        Its columns are ``position``, ``type``, ``subject``, ``time`` and ``data``. Rows have no order.
         """

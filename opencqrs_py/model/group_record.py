@@ -20,7 +20,7 @@ class HandlersChange:
         position: Position up to which the earlier ones had handled events.
         at: ISO 8601 time of the claim.
         before: Fingerprint of the earlier ones.
-        others: The partitions that the changed handlers have not claimed yet; the earlier ones may go on with them.
+        others: The partitions that the changed handlers have not claimed yet; the earlier ones may keep handling them.
     """
 
     position: int
@@ -61,7 +61,7 @@ class RecordedSelection:
 
     Attributes:
         settings: The settings that decide about it.
-        since: Position at which they changed; ``None``: they never have.
+        since: Position at which they changed; ``None``: they never changed.
         before: The earlier ones.
     """
 
@@ -75,12 +75,12 @@ class RecordedSelection:
         return RecordedSelection(settings) if settings == before else RecordedSelection(settings, position, before)
 
     def completed(self, settings: SettingTexts) -> RecordedSelection:
-        """Return the selection with settings as they are now where an earlier version of this package has none."""
+        """Return the selection with the current settings where an earlier version of this package recorded none."""
         before = _completed(self.before, settings) if self.before else ()
         return replace(self, settings=_completed(self.settings, settings), before=before)
 
     def up_to(self, position: int) -> RecordedSelection:
-        """Return the selection of a group after a reset to a position, from which it reads again."""
+        """Return the selection of a group after a reset to a position, from where it reads again."""
         return self if self.since is None or self.since <= position else RecordedSelection(self.settings)
 
 
@@ -145,7 +145,7 @@ class GroupRecord:
     def taken_over(self, claimed: Mapping[Partition, int]) -> GroupRecord:
         """Return the record after its handlers have claimed partitions at these positions.
 
-        Those that they had not claimed since the last change were handled by the earlier ones, up to there.
+        Partitions that they had not claimed since the last change were handled by the earlier ones, up to there.
         """
         last = self.changed
         if last is None:
@@ -157,9 +157,9 @@ class GroupRecord:
 
 
 def begun_by(reset: Reset, known: GroupRecord | None, *, is_new: bool) -> GroupRecord | None:
-    """Return the record of a group that begins no later than where it is reset to; ``None`` if it gets none.
+    """Return the record of a group, which begins no later than the position of the reset; ``None`` if it gets none.
 
-    Where nobody knows where it began, it is known after a reset to before the first event only, or if it is new.
+    If it is unknown where it began, it is only known after a reset to before the first event, or if it is new.
 
     Args:
         reset: The reset.

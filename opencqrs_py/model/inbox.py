@@ -17,7 +17,7 @@ from opencqrs_py.model.partition import hash_of
 from opencqrs_py.model.times import in_milliseconds
 
 MOST_ATTEMPTS = 100_000
-"""Most attempts that a person may set: a back-off without end goes through as many waits after each one that fails."""
+"""Most attempts that a person may set: an endless back-off computes that many waits after each failed attempt."""
 
 _ERRORS_KEPT = 10  # the first one, and the newest
 
@@ -41,7 +41,7 @@ class InboxStatus(Choice):
 
 
 MOVING = frozenset(status for status in InboxStatus if status.moves)
-"""The statuses of events that are tried without action by a person: looked up here, one costs a quarter."""
+"""The statuses of events that are tried without action by a person: looking them up here costs a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class InboxEntry(NamedTuple):
         return self._replace(status=status, due_at=_text(due_at), errors=errors, attempts=attempts, retries=retries)
 
     def due(self, now: datetime) -> InboxEntry:
-        """Return the entry as one that may be tried at once, if nothing of its sequence comes first."""
+        """Return the entry as one that may be tried at once, if no event of its sequence comes first."""
         status = InboxStatus.RETRYING if self.attempts else InboxStatus.PENDING
         return self._replace(status=status, due_at=_text(now))
 
@@ -143,7 +143,7 @@ class InboxEntry(NamedTuple):
 
 
 as_entry = partial(tuple.__new__, InboxEntry)
-"""Make an entry of a tuple of all attributes: what ``InboxEntry`` does, in half the time."""
+"""Make an entry from a tuple of all attributes: what ``InboxEntry`` does, in half the time."""
 
 
 def _text(moment: datetime | None) -> str | None:
@@ -249,13 +249,13 @@ class InboxChange:
 
 @dataclass(frozen=True, slots=True)
 class ParkedSequences:
-    """What a partition knows of its sequences in the inbox.
+    """What a partition knows about its sequences in the inbox.
 
     Attributes:
         ids: Their ids; empty for a scheduled group, since all of its events wait there.
         due_at: ISO 8601 time, in UTC, from which the first of them may be tried; ``None``: all wait for a person.
-        seen_at: When that was read, likewise.
-        log_first: Whether the log has the next step, since the last one was an attempt here that failed.
+        seen_at: When that was read, also in UTC.
+        log_first: Whether the next step belongs to the log, since the last one was a failed attempt here.
     """
 
     ids: frozenset[str] = frozenset()
@@ -268,7 +268,7 @@ NOTHING_PARKED = ParkedSequences()
 
 
 def first_lost(entries: Iterable[InboxEntry], events: Mapping[int, Event]) -> InboxEntry | None:
-    """Return the first entry whose event is no longer in the log: there is none, or another, at its position.
+    """Return the first entry whose event is no longer in the log: its position has no event, or a different one.
 
     Args:
         entries: The entries.
@@ -299,7 +299,7 @@ def unwanted_in(
 
 
 def too_long(entry: InboxEntry, most: int) -> InboxError:
-    """Return the error that too many events of a sequence would wait."""
+    """Return the error for too many waiting events of a sequence."""
     return _full(
         entry,
         f"sequence {entry.sequence_id!r} has {counted(most, 'event')} waiting",
@@ -308,11 +308,11 @@ def too_long(entry: InboxEntry, most: int) -> InboxError:
 
 
 def too_many(entry: InboxEntry, most: int) -> InboxError:
-    """Return the error that too many sequences of a group would wait."""
+    """Return the error for too many waiting sequences of a group."""
     return _full(entry, f"the group has {counted(most, 'sequence')} waiting", "park.max-sequences")
 
 
 def _full(entry: InboxEntry, what: str, setting: str) -> InboxError:
     where = f"group '{entry.group}', event {in_one_line(entry.event_id)} at position {entry.position}"
-    fix = f"look at opencqrs inbox list --group {entry.group}; retry or skip what is there, or raise {setting}"
+    fix = f"see opencqrs inbox list --group {entry.group}; retry or skip these events, or increase {setting}"
     return InboxError("OCQ-601", f"the inbox is full: {what}", where, fix)

@@ -17,7 +17,7 @@ JobId: TypeAlias = int | str
 
 
 class Trigger(StrEnum):
-    """What has started a run."""
+    """What started a run."""
 
     SCHEDULE = "schedule"
     STARTUP = "startup"
@@ -82,7 +82,7 @@ class RunSignals:
     """Signals between a run and the process that runs it, from different threads."""
 
     def __init__(self) -> None:
-        self.cancelled = ""  # why the run is to end; empty: it continues
+        self.cancelled = ""  # why the run should end; empty: it continues
         self.done: int | None = None
         self.total: int | None = None
         self.raised = False  # whether the call was ended by ``JobContext.raise_if_cancelled``
@@ -95,7 +95,7 @@ class JobContext:
     Attributes:
         job: Name of the job.
         run: Id of the run, the same in all of its calls and attempts.
-        trigger: What has started the run.
+        trigger: What started the run.
         ids: The ids of this call: a page, or one. Empty for a job without input that runs for all.
         attempt: Number of this attempt of the run, from 1.
         scheduled_at: The tick, in UTC; ``None`` if no schedule has started the run.
@@ -124,7 +124,7 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run should end soon, on request of a person, a newer run or the end of the process.
+        """Whether the run should end soon, at the request of a person or a newer run, or because the process ends.
 
         A long job should check it now and then. If it returns, its changes are kept, and the ids of the
         call count as done; see ``raise_if_cancelled`` for the other way.
@@ -132,12 +132,12 @@ class JobContext:
         return bool(self._signals.cancelled)
 
     def raise_if_cancelled(self) -> None:
-        """Raise if the run is to end: the changes of the call are rolled back, and its ids are not done.
+        """Raise if the run should end: the changes of the call are rolled back, and its ids are not done.
 
         The same happens if the job catches the error, like any other, and returns.
 
         Raises:
-            JobCancelledError: If the run is to end.
+            JobCancelledError: If the run should end.
         """
         if self._signals.cancelled:
             self._signals.raised = True
@@ -154,5 +154,5 @@ class JobContext:
             ValueError: If a number is negative.
         """
         if done < 0 or (total is not None and total < 0):
-            raise ValueError(f"progress counts from 0, got {done} of {total}")
+            raise ValueError(f"progress must be 0 or more, got {done} of {total}")
         self._signals.done, self._signals.total = done, total

@@ -1,4 +1,4 @@
-"""JSON as text: numbers that parsers do not preserve, and duplicate keys, of which they keep the last only."""
+"""JSON as text: numbers that parsers do not preserve, and duplicate keys, of which they keep only the last."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 Members = Callable[[Any], dict[str, Any]]
-"""Returns what is written of a dataclass's instance."""
+"""Returns what is written for an instance of a dataclass."""
 
 _BACKSLASH = ord("\\")  # searching for a number in bytes takes a third of the time
 _SHOWN = 100  # characters of a key, and of where it is
@@ -23,8 +23,8 @@ _MANY = 17  # characters of a number, with its point; what is shorter is kept
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789." else ord(" ") for byte in range(256))
 _MANY_DIGITS = b"0" * _MANY
 _NUMBER = re.compile(rb"(?<![^\s:,\[])-?[0-9][0-9.]{%d,}(?:[eE][+-]?[0-9]+)?" % (_MANY - 1))
-_SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what orjson takes for a whole number
-_MOST_DIGITS = 4_000  # of a number that is written; Python reads whole numbers of 4,300
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what orjson accepts as a whole number
+_MOST_DIGITS = 4_000  # of a number that is written; Python reads whole numbers of up to 4,300
 _BETWEEN = re.compile(r"[\s,:]*")
 _SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 _decode_at = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
@@ -46,8 +46,8 @@ def first_duplicate(text: str) -> str | None:
 def escapes_a_colon(text: bytes) -> bool:
     r"""Return whether a colon may be written as ``\u003a``.
 
-    Where none is, counting colons finds every duplicate: each member has one, texts keep theirs, and of a
-    member that a parser drops at least one is missing when the rest is serialised again.
+    If none is, counting colons finds every duplicate: each member has one, texts keep theirs, and if a parser drops a
+    member, at least one colon is missing when the rest is serialised again.
     """
     return _BACKSLASH in text and b"\\u003a" in text.lower()
 
@@ -115,7 +115,7 @@ def read_json(text: str) -> Any:
 
 
 def members_of(instance: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass; ``orjson`` leaves out ``_id``, and writes what a cached property has kept."""
+    """Return the fields of a dataclass; ``orjson`` omits ``_id``, and writes the values of cached properties."""
     return {field.name: getattr(instance, field.name) for field in fields(instance)}
 
 
@@ -123,9 +123,9 @@ def write_json(value: Any, *, in_utc: bool = False, members: Members = members_o
     """Return a value as JSON; all digits of ``int`` and ``Decimal`` are kept.
 
     Args:
-        value: What ``orjson`` takes, with ``Decimal`` and ``int`` of any size.
+        value: What ``orjson`` accepts, with ``Decimal`` and ``int`` of any size.
         in_utc: Whether moments with an offset are written as those of UTC.
-        members: Returns what is written of a dataclass.
+        members: Returns what is written for a dataclass.
 
     Raises:
         TypeError: If it cannot become JSON.
@@ -140,7 +140,7 @@ def write_json(value: Any, *, in_utc: bool = False, members: Members = members_o
 
     try:
         text = orjson.dumps(value, default=default, option=option)
-    except orjson.JSONEncodeError:  # a whole number beyond 64 bits; other mistakes are reported below
+    except orjson.JSONEncodeError:  # a whole number beyond 64 bits; other errors are reported below
         return orjson.dumps(_writable(value, members), default=default, option=option).decode()
     if b"null" in text:  # orjson writes infinity as null, too
         _writable(value, members)
@@ -164,7 +164,7 @@ def write_parsed(value: Any, *, sort_keys: bool = False) -> str:
 def exact_members(text: bytes) -> dict[str, str]:
     """Return the value of each member of a JSON object as its own text, without the space between its parts.
 
-    Of members with the same name the last one counts, as for parsers.
+    If members have the same name, the last one counts, as in parsers.
 
     Args:
         text: Valid JSON of an object.
@@ -189,7 +189,7 @@ def without_space(text: str) -> str:
 def _is_lost(number: bytes) -> bool:
     try:
         return orjson.dumps(orjson.loads(number)) != number
-    except orjson.JSONDecodeError:  # no number, but digits and points in a text
+    except orjson.JSONDecodeError:  # not a number, but digits and points in a text
         return False
 
 
@@ -224,7 +224,7 @@ def _digits(value: Any) -> orjson.Fragment:
 
 
 def _writable(value: Any, members: Members) -> Any:
-    """Return a value with all numbers that ``orjson`` does not write, or writes as null, replaced or refused."""
+    """Return a value in which numbers that ``orjson`` does not write, or writes as null, are replaced or refused."""
     try:
         return _replaced(value, members)
     except RecursionError:

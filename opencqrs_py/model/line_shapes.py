@@ -1,4 +1,4 @@
-"""What lines with one CloudEvent each look like, and what splits them: one regular expression for all their shapes.
+"""The shapes of lines with one CloudEvent each, and what splits them: one regular expression for all shapes.
 
 A shape is an object's attributes in their order. Lines of one log have few shapes, which agree on the order.
 """
@@ -20,14 +20,14 @@ CORE = frozenset({*REQUIRED, *SAME, "subject", "time", "data"})
 
 _MAY_BE_EMPTY = frozenset({"subject", "datacontenttype"})  # which then means the same as if it is missing
 _ANY_TEXT, _NON_EMPTY, _SCALAR = '"([^"]*)"', '"([^"]+)"', r'("[^"]*"|[^\s",:{}\[\]]+)'
-_EXPRESSIONS = 64  # that are kept; to compile one takes as long as to read some hundred lines
-_ATTRIBUTES = 40  # at most; each that can be missing makes splitting slower
+_EXPRESSIONS = 64  # that are kept; compiling one takes as long as reading some hundred lines
+_ATTRIBUTES = 40  # at most; each optional one makes splitting slower
 _NAME = 64  # characters of an attribute, at most; they are compiled for each shape
 _FOLLOWERS = 12  # attributes that may follow the data, at most: lines without them are searched for each
-_SHORT = 2_048  # bytes of a line that is searched for several; to parse a longer one as a whole is as fast
+_SHORT = 2_048  # bytes of a line that is searched for several; parsing a longer one as a whole is as fast
 _LESSONS = 8  # shapes that are learnt one after the other
 _MISSES = 8  # in a row, after which most lines are not split
-_SELDOM = 64  # every so many times it is tried again
+_SELDOM = 64  # every how many times it is tried again
 
 
 class _Shape(NamedTuple):
@@ -35,8 +35,8 @@ class _Shape(NamedTuple):
 
     Attributes:
         pairs: Attributes that stand next to each other, in their order.
-        needed: Attributes that no line lacks.
-        varied: Extensions that are not always a text with something in it, and ``datacontenttype`` if it varies.
+        needed: Attributes that every line has.
+        varied: Extensions that are not always a non-empty text, and ``datacontenttype`` if it varies.
         is_spaced: Whether there are spaces as Python writes them.
     """
 
@@ -52,10 +52,10 @@ class Splitter(NamedTuple):
     Attributes:
         find_all: Returns the values of each line that fits, given lines with a line feed before each.
         names: The attributes with these values, in the order that all lines share.
-        optional: Those that lines may lack; their value is empty then, and never otherwise if that makes a difference.
+        optional: Those that lines may lack; their value is then empty, and never otherwise if that makes a difference.
         scalars: Extensions whose values are JSON.
         comma: What is found with data if another member follows; empty if none ever does.
-        followers: How many attributes may be the one after the data.
+        followers: How many attributes may follow the data directly.
     """
 
     find_all: Callable[[str], list[Any]]
@@ -67,9 +67,9 @@ class Splitter(NamedTuple):
 
 
 class Shapes:
-    """The shapes of the lines of one file, learnt while it is read; not by several threads at a time.
+    """The shapes of the lines of one file, learnt while it is read. Not safe for several threads.
 
-    If lines do not fit again and again, splitting them is only tried now and then, and shapes are learnt again.
+    If lines repeatedly do not fit, splitting is only tried now and then, and shapes are learnt again.
     """
 
     def __init__(self) -> None:
@@ -95,10 +95,10 @@ class Shapes:
         self._misses = 0
 
     def learn(self, fields: Sequence[Any], text: bytes) -> None:
-        """Take over the shapes of lines that did not fit, in addition to the known ones if they agree on the order."""
+        """Add the shapes of lines that did not fit to the known ones if they agree on the order; else replace these."""
         if not self._is_trying:
             return
-        if self._misses > _MISSES:  # other lines than before have come for long
+        if self._misses > _MISSES:  # the lines have been different for a long time
             self._shape, self._lessons = None, 0
         if self._lessons >= _LESSONS:
             return
@@ -165,7 +165,7 @@ def _members(shape: _Shape, names: Sequence[str]) -> Iterable[str]:
     """Yield expressions for the members, with the commas between them."""
     colon, comma = _separators(shape)
     keys = {name: re.escape(orjson.dumps(name).decode()) + colon for name in names}
-    before = ""  # until there is a member that no line lacks, commas stand after members
+    before = ""  # up to the first member that every line has, commas follow members
     for at, name in enumerate(names):
         followers = _next(shape, names[at + 1 :]) if name == "data" else ()
         value = _data(shape, followers, keys) if name == "data" else _value(shape, name)
@@ -182,7 +182,7 @@ def _separators(shape: _Shape) -> tuple[str, str]:
 
 
 def _next(shape: _Shape, names: Sequence[str]) -> Sequence[str]:
-    """Return which attributes may come next, given all that come later."""
+    """Return which attributes may come next, given all later ones."""
     needed = next((at for at, name in enumerate(names, 1) if name in shape.needed), len(names))
     return names[:needed]
 

@@ -1,4 +1,4 @@
-"""A mapping: the columns of another system's table that hold the parts of an event."""
+"""A mapping: the columns of another system's table that contain the parts of an event."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class TableMapping:
     """The columns of another system's table that hold the parts of an event. Names are case-sensitive.
 
     Attributes:
-        table: Name of the table; a schema may precede it, with a dot.
-        position: Whole number above 0, different in each row, that grows from row to row as rows are added.
+        table: Name of the table; optionally after a schema and a dot.
+        position: Whole number above 0, unique per row, that grows as rows are added.
         id: The event's id.
         type: Its type.
         data: Its data, as JSON.

@@ -1,8 +1,8 @@
 """Masking: the single rule by which secrets are hidden wherever something is shown.
 
-It knows which keys name a secret, where a secret is in a URL or connection string of any kind,
-and the secret values that this process uses. These are removed from texts of others (drivers, servers, handlers),
-which may repeat them anywhere.
+It knows which keys name a secret, where a secret is in a URL or connection string of any kind, and the secret values
+that this process uses. These are removed from texts of other programs (drivers, servers, handlers), which may repeat
+them anywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MASK = "***"
-"""What is shown in place of a secret."""
+"""What is shown instead of a secret."""
 
 _KEYS = (
     r"(?:api|access|account|shared|private|secret|signing|encryption|functions)(?:[-_.]|%5F|%2D)?key|"
@@ -34,7 +34,7 @@ _USER_TOKEN = re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?):/?/?)
 _USER_PASSWORD = re.compile(r"(://[^:/@\s]*:).*(?=@)", re.DOTALL)
 _NO_SCHEME = re.compile(r"\A(?!jdbc:)([^:/@\s]*:)(?!/)[^\s]+(?=@)")
 _ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/@\s]{0,200}/)(?!/)[^\s]{0,4000}(?=@)", re.IGNORECASE)
-_NAME = r"(?:[\w.-]|%5F|%2D)++"  # read once: others write the texts, and may make them costly
+_NAME = r"(?:[\w.-]|%5F|%2D)++"  # no backtracking: other programs' texts may make it costly
 _NAMED = rf"(?=[\w.-]*?(?:{_WORDS})){_NAME}"
 _QUERY = re.compile(rf"([?&]{_NAMED}=)[^&]*", re.IGNORECASE)  # where & alone ends a value
 _PARAMETER = re.compile(rf"((?<![\w.-]){_NAMED}\s?(?:=|%3D)\s?){_VALUE}", re.IGNORECASE)
@@ -95,9 +95,9 @@ def holds_secret(key: str) -> bool:
 def mask_url(url: str) -> str:
     """Return a URL or connection string with its password, and each parameter that names a secret, as ``***``.
 
-    In a URL of HTTP or EventSourcingDB the user is hidden, too, since a token often stands there. Everything up to the
-    last ``@`` counts as password, since passwords are not always escaped as they should be: rather too much is hidden
-    than too little.
+    In a URL of HTTP or EventSourcingDB the user is hidden, too, since it is often a token. Everything up to the last
+    ``@`` counts as password, since passwords are not always escaped as they should be: rather too much is hidden than
+    too little.
     """
     for secret in _OF_URL:
         url = secret.sub(rf"\g<1>{MASK}", url)

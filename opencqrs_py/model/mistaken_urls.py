@@ -1,10 +1,10 @@
-"""Forms of URLs that people know from other programs, and the right form of each."""
+"""Forms of URLs that users know from other programs, and the correct form of each."""
 
 from __future__ import annotations
 
 import re
 
-# No user:password@ stands in a URL here: in messages, where no secret is shown, *** would take the place of "password".
+# No URL here contains user:password@: messages hide secrets, so *** would replace "password".
 _WITH_USER = "with user:password@ in front of the host if it asks for them"
 _DATABASES = {
     "postgres": f"postgresql://host/database, {_WITH_USER}",
@@ -38,7 +38,7 @@ def url_mistake(url: str) -> tuple[str, str] | None:
     Neither text repeats more of the URL than its scheme, or a path without one.
     """
     if _WINDOWS.match(url):
-        return "it is a path of Windows", _WINDOWS_FIX
+        return "it is a Windows path", _WINDOWS_FIX
     found = _SCHEME.match(url)
     if found is None:
         return _of_path(url)
@@ -46,15 +46,15 @@ def url_mistake(url: str) -> tuple[str, str] | None:
 
 
 def not_a_database(url: str) -> tuple[str, str] | None:
-    """Return why a URL, which may be right for an event store, names no database, and how to fix it; else ``None``."""
+    """Return why a URL, which may be valid for an event store, names no database, and how to fix it; else ``None``."""
     scheme = url.partition(":")[0].partition("+")[0].lower()
     if scheme in {"http", "https"}:
         return (
-            "it is an address of HTTP",
-            "an EventSourcingDB belongs into event-store.url: eventsourcingdb://host:3000",
+            "it is an HTTP address",
+            "an EventSourcingDB belongs in event-store.url: eventsourcingdb://host:3000",
         )
     if scheme == "file":
-        return "files hold events and no tables", "write sqlite:///models.db for a file of SQLite"
+        return "files hold events and no tables", "write sqlite:///models.db for an SQLite file"
     if scheme in {"eventsourcingdb", "esdb"}:
         return "an EventSourcingDB holds events and no tables", _ANY
     return None
@@ -63,15 +63,15 @@ def not_a_database(url: str) -> tuple[str, str] | None:
 def _of_scheme(kind: str, driver: str | None, rest: str) -> tuple[str, str] | None:
     if kind == "jdbc":
         inner = rest.partition(":")[0].lower()
-        return "it is a URL of JDBC", f"write {_DATABASES[inner]}" if inner in _DATABASES else _ANY
+        return "it is a JDBC URL", f"write {_DATABASES[inner]}" if inner in _DATABASES else _ANY
     if kind == "postgres":
-        return "its scheme is postgres", "write postgresql:// in place of postgres://"
+        return "its scheme is postgres", "write postgresql:// instead of postgres://"
     if kind == "sqlite" and (host := rest[2:3]) and rest.startswith("//") and host not in "/?":
-        return "after sqlite: there are two slashes", _SLASHES
+        return "sqlite: is followed by two slashes", _SLASHES
     if driver is not None and kind in _DRIVERS and driver not in _DRIVERS[kind]:
         return f"the driver {driver} is not supported", f"write {kind}:// without a driver; {_DRIVERS[kind][0]} is used"
     if kind in _DATABASES and not rest.startswith("//"):
-        return f"after {kind}: there is no //", f"write {_DATABASES[kind]}"
+        return f"{kind}: is not followed by //", f"write {_DATABASES[kind]}"
     return _of_port(kind, rest)
 
 
@@ -88,4 +88,4 @@ def _of_path(url: str) -> tuple[str, str] | None:
         return None
     if _SQLITE_FILE.fullmatch(url):
         return "it is a path without a scheme", f"write sqlite:///{url}"
-    return "it is a path without a scheme", f"write file:{url} for files of events, sqlite:///… for a file of SQLite"
+    return "it is a path without a scheme", f"write file:{url} for files of events, sqlite:///… for an SQLite file"

@@ -67,7 +67,7 @@ def listed(names: Iterable[str], total: int | None = None) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Return a text of others with line ends and control characters as escapes: it cannot look like a line of ours."""
+    """Return an external text with line ends and control characters escaped: it cannot look like a line of ours."""
     return visible(text)
 
 

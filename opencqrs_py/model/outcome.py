@@ -72,7 +72,7 @@ class Parked:
         sequence_id: The event's sequence, which waits with it.
         attempt: Attempts made.
         wait: Seconds until the next one; ``None``: a person comes first.
-        new: Whether the event has entered the inbox by it.
+        new: Whether this failure moved the event into the inbox.
         skipped: Whether it was the last attempt, and the event is skipped.
     """
 
@@ -114,9 +114,9 @@ class Outcome:
         expired_events: The first of them, as messages name them.
         uncounted: Failures of events within their grace period.
         checkpoint: Whether it was a checkpoint of participants, in which nothing was handled.
-        changed: Whether a person has changed the entries in hand, so that they are not done: what follows in their
-            sequence must not overtake them.
-        without_log: Whether the log was not looked at, but at most the inbox: a failure that is known still holds.
+        changed: Whether a person has changed the entries being handled, so that they are not done: later events of
+            their sequence must not overtake them.
+        without_log: Whether at most the inbox was read, and not the log: a known failure still applies.
     """
 
     cursor: Cursor
@@ -145,7 +145,7 @@ class Outcome:
         return bool(self.handled or self.skips or self.parked or self.expired or self.uncounted)
 
     def followed_by(self, then: Outcome) -> Outcome:
-        """Return the outcome of this step and a following one together."""
+        """Return the combined outcome of this step and the following one."""
         return replace(
             then,
             handled=self.handled + then.handled,

@@ -1,4 +1,4 @@
-"""A partition: the share of a group's sequences that one processor handles."""
+"""A partition: the part of a group's sequences that one processor handles."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Partition:
         return self.modulus == 1 or residue_of(sequence_id, self.modulus) == self.residue
 
     def overlaps(self, other: Partition) -> bool:
-        """Return whether some sequence may belong to both partitions, which are then of different layouts."""
+        """Return whether a sequence may belong to both partitions, which are then of different layouts."""
         return (self.residue - other.residue) % gcd(self.modulus, other.modulus) == 0
 
     def contains(self, other: Partition) -> bool:
-        """Return whether every sequence of the other partition belongs to this one, too."""
+        """Return whether every sequence of the other partition also belongs to this one."""
         return other.modulus % self.modulus == 0 and other.residue % self.modulus == self.residue
 
     def sibling(self) -> Partition | None:

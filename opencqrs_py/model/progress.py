@@ -1,4 +1,4 @@
-"""How far a partition is, in which log, and what is known about its next event."""
+"""The progress of a partition, the log that it belongs to, and what is known about its next event."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from opencqrs_py.model.replay import Replay
 
 _LONGEST = 1_000  # characters that the progress table of every database can hold
 _WAYS_OUT = (
-    "put back the event store that the progress belongs to; or rebuild the group: delete its read model and its rows "
-    "in opencqrs_progress and opencqrs_groups; or, to continue from here all the same, set log_fingerprint to NULL in "
+    "restore the event store that the progress belongs to; or rebuild the group: delete its read model and its rows "
+    "in opencqrs_progress and opencqrs_groups; or, to continue from here anyway, set log_fingerprint to NULL in "
     "its rows of opencqrs_progress, and position to the newest event's if it is beyond it"
 )
 
@@ -35,20 +35,20 @@ class ProcessorState(StrEnum):
     FAILED = "failed"  # stopped by an error; retried after a growing pause
     STOPPED = "stopped"
     STANDBY = "standby"  # no node has the partition, and a live node can run it
-    UNOWNED = "unowned"  # the owner has ended without releasing the partition, or no node can run it
+    UNOWNED = "unowned"  # the owner ended without releasing the partition, or no node can run it
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """The one failure that holds up a partition, as it is stored beside the progress.
+    """The failure that blocks a partition, as it is stored beside the progress.
 
-    It outlives the process, so that a service that restarts often exhausts an event's attempts all the same.
+    It outlives the process, so that a service that restarts often still exhausts an event's attempts.
 
     Attributes:
         position: Position of the event that failed.
         event_id: CloudEvents ``id`` of the event.
         event_type: CloudEvents ``type`` of the event.
-        attempts: Attempts that ended with an error; 0 if the event is only in hand, or only processes have ended.
+        attempts: Attempts that ended with an error; 0 if the event is only being handled, or only processes have ended.
         retries: Waits of the back-off so far, at least 0; fewer than the attempts after errors that are not retried.
         first_error: The first attempt's error, one line.
         last_error: The last attempt's error, one line.
@@ -72,7 +72,7 @@ class FailureRecord:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the event has failed or ended a process, and is not merely marked as in hand."""
+        """Whether the event has failed or ended a process, and is not merely marked as being handled."""
         return self.attempts > 0 or self.crashes > 0
 
 
@@ -121,12 +121,12 @@ class Cursor:
         shared: Whether another task may move the progress under the same claim, as when Spark runs a task twice.
         doubtful: Whether there was an outage: a commit whose answer was lost may have moved the progress, and the
             log may have been replaced.
-        confirmed: How often that was found out under this claim.
+        confirmed: How often that was checked under this claim.
         fingerprint: Identifies the log up to ``stored``; empty if unknown.
         failure: Record of the failing event.
         file: Identifies the file of the database with the claim, if it is a file; otherwise empty. A
             process that starts later detects by it that the file was replaced.
-        unreleased: Whether the previous owner has ended, or was fenced off, without releasing the partition.
+        unreleased: Whether the previous owner ended, or was fenced off, without releasing the partition.
         isolate: How many of the next events are handled alone, each after a mark, so that an event that ends processes
             is found.
         parked: The partition's sequences in the inbox; ``None``: unknown, so the next step reads them.
@@ -202,7 +202,7 @@ class Cursor:
         return replace(self, attempt=again, failing=failing, skip=skip, park=park, failure=failure)
 
     def resuming(self, failure: FailureRecord) -> Cursor:
-        """Return the cursor of a new claim that finds ``failure`` recorded; an event in hand has ended its process."""
+        """Return the cursor of a new claim that finds ``failure`` recorded; an event in hand ended its process."""
         found = replace(failure, crashes=failure.crashes + failure.in_hand, in_hand=False)
         return replace(self, attempt=failure.retries + 1, failing=failure.position, failure=found)
 
@@ -221,7 +221,7 @@ class PartitionStatus:
         next_attempt_at: ISO 8601 time of the next attempt, or ``None``.
         updated_at: ISO 8601 time at which its progress was last stored, or its participants last handled events, or it
             was claimed or reset; ``None`` if that is not known.
-        failure: The failure that holds the partition up, or ``None``.
+        failure: The failure that blocks the partition, or ``None``.
         skipped: Events that were skipped since the group began.
         parked: How many events wait in the inbox, by what they wait for.
         wanted: Whether the partition is to be ``started``, ``stopped``, or ``paused`` by a command.
@@ -325,14 +325,14 @@ def check_mark(
     if found is not None and found.text == fingerprint:
         return
     expected = _described(fingerprint)
-    there = f"it holds {found}" if found is not None else "there is none"
+    there = f"the log has {found}" if found is not None else "there is none"
     if found is None and (newest := head()) < marked:
         there += f": the log ends at position {newest}"
-    raise another_log(f"it should hold {expected}, but {there}", where)
+    raise another_log(f"expected {expected}, but {there}", where)
 
 
 def another_log(what: str, where: str) -> OtherLogError:
-    """Return the error that the log is not the one that the progress belongs to."""
+    """Return the error for a log that is not the one that the progress belongs to."""
     return OtherLogError(
         "OCQ-316", f"the event store is not the one that the progress belongs to: {what}", where, _WAYS_OUT
     )
@@ -350,5 +350,5 @@ def _described(fingerprint: str) -> str:
     try:
         position, source, event_id = json.loads(fingerprint)
     except ValueError:
-        return "another event" if fingerprint.startswith("[") else "what another kind of event store has held"
+        return "another event" if fingerprint.startswith("[") else "an event of another kind of event store"
     return str(LogMark(position, source, event_id))

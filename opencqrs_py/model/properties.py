@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class locked_cached_property(cached_property[T]):  # noqa: N801 used like the one it extends
-    """A ``cached_property`` that is computed once, also if several threads use it at first.
+    """A ``cached_property`` that is computed once, even if several threads first use it at the same time.
 
-    That of ``functools`` has had no lock since Python 3.12: each of the threads may compute a value, and what some of
-    them were given is not the one that is kept. For values that hold something, such as connections.
+    The one in ``functools`` has had no lock since Python 3.12: each thread may compute a value, and some get a value
+    that is not the one kept. For values that hold resources, such as connections.
     """
 
     @overload

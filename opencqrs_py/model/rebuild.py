@@ -1,4 +1,4 @@
-"""Rebuilds of groups: a second version of the tables, made beside those in use, and what happens to both."""
+"""Rebuilds of groups: a second version of the tables, created beside the live ones, and what happens to both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import StrEnum
 class RebuildPhase(StrEnum):
     """The phase of a group's last rebuild."""
 
-    BUILDING = "building"  # the shadow is there
+    BUILDING = "building"  # the shadow exists
     SWAPPING = "swapping"  # live tables and shadow are being swapped, or swapped back: to be completed first
     SWAPPED = "swapped"  # the old tables are kept
     ENDED = "ended"  # only its record is left
@@ -30,7 +30,7 @@ class RebuildRecord:
         undoes: Whether the phase ``SWAPPING`` belongs to an undo.
         started_at: ISO 8601 time.
         conditions: Fingerprints, by name, of what else the tables depend on, as of the beginning of the rebuild.
-        filled: Tables with rows, of those that the group fills, which the swap has left alone; ``None``: not known.
+        filled: Tables with rows, of those that the group fills, that the swap left alone; ``None``: not known.
     """
 
     group: str
@@ -67,7 +67,7 @@ class Fate(StrEnum):
     """What happens to a table at the swap."""
 
     SWAPPED = "swapped"
-    ADDED = "added"  # there is no live one
+    ADDED = "added"  # no live one exists
     LEFT = "left alone"  # nothing has written to it in the shadow
     SHARED = "shared"
 

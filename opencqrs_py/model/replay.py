@@ -62,7 +62,7 @@ class Replay:
         return index < len(self.unhandled) and self.unhandled[index] == position
 
     def boundary(self, position: int) -> int | None:
-        """Return the next position at which the answer of ``covers`` may change.
+        """Return the next position at which the result of ``covers`` may change.
 
         ``None`` if there is none: all later events are new.
         """
@@ -95,7 +95,7 @@ class Replay:
         """
         if len(self.text) > _LONGEST:
             new = counted(len(self.unhandled), "event", "events")
-            what = f"the context and {new} never handled among others are too much to keep"
+            what = f"the context and {new} that were never handled are too much to store"
             fix = "let the group handle them first, or opencqrs inbox skip those that wait; and shorten --context"
             raise ResetError("OCQ-612", what, f"group {self.reset.group}", fix)
 

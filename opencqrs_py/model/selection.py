@@ -1,4 +1,4 @@
-"""Which events of a store a group looks at."""
+"""Which events of a store a group reads."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ surely_a_time = re.compile(
     "[0-9]{4}+-"
     "(?:(?:0[1-9]|1[0-2])-(?:[01][1-9]|10|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
     r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]++)?(?:Z|[+-][01][0-9]:[0-5][0-9])"
-).fullmatch  # without a possessive group: before 3.11.5 Python keeps what such a group matched in vain
+).fullmatch  # without a possessive group: before 3.11.5 Python keeps what a failed such group matched
 """Cheaply matches nearly all valid times, and nothing else."""
 
 _PARTS = {
@@ -47,7 +47,7 @@ def in_milliseconds(moment: datetime) -> str:
 
 
 def is_time(text: str) -> bool:
-    """Return whether a text is a time as RFC 3339 has it; see ``check_time``."""
+    """Return whether a text is an RFC 3339 time; see ``check_time``."""
     if surely_a_time(text):
         return True
     try:
@@ -74,8 +74,8 @@ def check_time(text: str | None) -> None:
 def microseconds(time: str | None) -> int | None:
     """Return a time as microseconds since 1970, truncated, or ``None`` for ``None``.
 
-    A leap second is the first moment of the next second. Any other form is accepted that Python reads as a time with
-    an offset, such as ``20260102T030405Z``: earlier versions accepted them, so logs contain them.
+    A leap second is the first moment of the next second. Any other form that Python reads as a time with an offset is
+    accepted, such as ``20260102T030405Z``: earlier versions accepted them, so logs contain them.
 
     Raises:
         ValueError: If it is not a time with an offset.
@@ -101,7 +101,7 @@ def moment_of(time: str) -> datetime:
     Raises:
         ValueError: If it is not a time, or its year is not one of Python's, 1..9999.
     """
-    if _NO_FRACTION.search(time):  # which Python takes
+    if _NO_FRACTION.search(time):  # which Python accepts
         raise ValueError(f"{time!r} has a point without a digit after it")
     try:
         return datetime.fromisoformat(time)
@@ -115,9 +115,9 @@ def moment_of(time: str) -> datetime:
 
 
 def in_utc(moment: str | None) -> str | None:
-    """Return the text of a time; one without a zone, as SQLite's own functions write it, is taken for UTC.
+    """Return the text of a time; one without a zone, as SQLite's own functions write it, is treated as UTC.
 
-    What is not a time at all comes back as it is.
+    What is not a time is returned as it is.
     """
     if moment is None or moment.endswith("Z"):
         return moment

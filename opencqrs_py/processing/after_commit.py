@@ -12,10 +12,10 @@ from opencqrs_py.processing.exceptions import raise_interrupt
 class AfterCommit:
     """Takes calls to be made once the transaction is committed; a rollback discards them.
 
-    A handler asks for it by annotation: ``after_commit(lambda: bell.ring())``. The calls are made in their order, on
-    the thread of the handler, at most once: a crash right after the commit loses them. One that raises is reported
-    and repeats nothing. Awaitables are awaited. It belongs to its transaction: one that a handler has kept takes
-    no further calls.
+    A handler takes it by annotation: ``after_commit(lambda: bell.ring())``. The calls are made in their order, on the
+    thread of the handler, at most once: a crash right after the commit loses them. One that raises is reported and
+    repeats nothing. Awaitables are awaited. It belongs to its transaction: an object that a handler has stored takes no
+    further calls.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class AfterCommit:
         """
         if not self._open:
             what = "AfterCommit was called when its transaction was over: the call would never be made"
-            raise ProjectCodeError("OCQ-225", what, fix="ask for it in each handler that needs it, and keep it nowhere")
+            raise ProjectCodeError("OCQ-225", what, fix="take it as an argument where you need it, and do not store it")
         given: object = call
         if not callable(given):
             got = type(given).__name__

@@ -1,6 +1,6 @@
 """Annotations as they are written, also those whose names only type checkers know.
 
-From Python 3.14 on annotations are evaluated when they are asked for, which ``inspect.signature`` does, too.
+From Python 3.14 on, annotations are evaluated on access, which ``inspect.signature`` does, too.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from opencqrs_py.processing.begun_tasks import BegunTasks, cancelled, package_of
 from opencqrs_py.processing.forks import end_if_forked
 
 _PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
-_LOOK = 0.1  # seconds between looks for an interrupt
+_LOOK = 0.1  # seconds between checks for an interrupt
 _MANAGERS = frozenset[type]({type(contextmanager(iter)(())), type(asynccontextmanager(id)(()))})  # type: ignore[arg-type]
 _LAZY = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType, map, filter, starmap, Future}) | _MANAGERS
 _SEVERAL = frozenset({list, tuple, set})
@@ -30,9 +30,9 @@ _of_thread = threading.local()
 def finish(result: Any) -> Any:
     """Return ``result``, or its outcome when it is awaitable.
 
-    Also when a plain decorator hides that a function is ``async``. The loop stays open between two calls of a
-    thread, so clients that belong to a loop can be kept. Where a loop is running already, as in a notebook or an async
-    test, the call is made on a thread of its own, which has a loop of its own, and waited for.
+    Also when a plain decorator hides that a function is ``async``. The loop stays open between two calls of a thread,
+    so clients that belong to a loop can be kept. Where a loop is running already, as in a notebook or an async test,
+    the call is made on a separate thread with its own loop, and waited for.
 
     Tasks that the project's code begins and does not await end with the call, except within ``tasks_may_stay``.
 
@@ -95,8 +95,8 @@ def _lazy(returned: Any) -> LazyResultError:
         fix = "call its result() in the function, which waits for the work and raises its error"
     elif made_of is not returned:
         fix = "enter it in the function, by 'with' or 'async with'"
-    lost = "for whose end nothing waits" if isinstance(returned, Future) else "whose code nothing runs"
-    return LazyResultError("OCQ-244", f"the function has returned {kind}, {lost}", where, fix)
+    lost = "whose end nothing awaits" if isinstance(returned, Future) else "whose code never runs"
+    return LazyResultError("OCQ-244", f"the function returned {kind}, {lost}", where, fix)
 
 
 @contextmanager
@@ -121,8 +121,8 @@ def _has_running_loop() -> bool:
 class _Call:
     """An awaitable and its outcome.
 
-    What it raises does not pass through the event loop, which inspects exceptions: one that breaks when inspected
-    would leave its task unfinished for ever, and ``SystemExit`` would stop the loop.
+    What it raises does not pass through the event loop, which inspects exceptions: one that breaks when inspected would
+    leave its task unfinished forever, and ``SystemExit`` would stop the loop.
     """
 
     def __init__(self, awaitable: Awaitable[Any], context: Context, tasks_may_stay: bool) -> None:  # noqa: FBT001 private
@@ -195,7 +195,7 @@ class _Loop:
 
 
 class _OtherThread:
-    """A thread that makes calls for another one, whose own loop is running; ends with it."""
+    """A thread that makes calls for another one, whose own loop is running, and ends with it."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()

@@ -1,6 +1,7 @@
 """Batches: how a scheduled group handles, at a tick, the events that wait in its inbox.
 
-A batch is the waiting events of one sequence. This module decides which of them may be tried, and in which order.
+A batch consists of the waiting events of one sequence. This module decides which of them may be tried, and in which
+order.
 
 Source:
     camunda-bpm-correlate (batches, modes, grace period, expiry), without the faults of its code.
@@ -215,8 +216,8 @@ class TickTimes:
 class Choice:
     """The events of a batch that a tick tries, of more than it may.
 
-    The inbox keeps the choice, by the times of the events: whichever process continues the tick, and after whatever
-    interruption, tries the rest of these and no others.
+    The inbox keeps the choice, by the times of the events: any process that continues the tick, after any interruption,
+    tries the rest of these and no others.
 
     Attributes:
         sequence_id: The sequence.
@@ -233,7 +234,7 @@ class Choice:
     is_kept: bool = False
 
     def rest_after(self, position: int) -> Remainder | None:
-        """Return what becomes of the rest of the sequence after an event; ``None`` if its times stay as they are."""
+        """Return what happens to the rest of the sequence after an event; ``None`` if its times stay as they are."""
         until, times = self.times.tick if self.each else None, self.times
         if position == self.positions[-1]:
             return None if self.each and self.is_kept else Remainder(self.sequence_id, times.next, until)
@@ -251,9 +252,9 @@ class Choice:
 
 
 def chosen_before(entries: Sequence[InboxEntry], times: TickTimes) -> tuple[InboxEntry, ...]:
-    """Return which events of a batch the tick has chosen before; none if it has chosen none, or a person holds it up.
+    """Return which events of a batch the tick has chosen before; none if it has chosen none, or a person blocks it.
 
-    Where one event comes after another, only the first of a sequence has a time otherwise.
+    Otherwise, where one event comes after another, only the first of a sequence has a time.
     """
     if not any(one.due_at == times.later for one in entries) or not all(one.status in MOVING for one in entries):
         return ()

@@ -22,7 +22,8 @@ NOT_OF_PROJECTS = tuple({get_paths()[name] for name in ("stdlib", "platstdlib", 
 class BegunTasks:
     """The tasks that code of the project has started on a loop since ``forget``.
 
-    Those of libraries, such as the connection of a client that is kept, belong to these, and may outlive the call.
+    Tasks of libraries, such as the connection of a client that is kept, belong to the libraries, and may outlive the
+    call.
 
     Args:
         loop: The loop. Its factory of tasks is replaced.
@@ -43,9 +44,9 @@ class BegunTasks:
         return [task for task in self._tasks if not task.done()]
 
     async def failure(self) -> BaseException | None:
-        """Return what a task has raised and nobody has asked for, as after ``asyncio.wait``; ``None``: nothing."""
+        """Return what a task has raised and no code has retrieved, as after ``asyncio.wait``; ``None``: nothing."""
         if self._unasked():
-            await asyncio.sleep(0)  # who is called when a task ends, or waits for it, may ask only now
+            await asyncio.sleep(0)  # a callback of the task, or a waiter, may retrieve it only now
         return next((task.exception() for task in self._unasked()), None)
 
     def _unasked(self) -> list[asyncio.Task[Any]]:
@@ -75,7 +76,7 @@ def package_of(awaitable: object) -> str:
 
 
 async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> TasksLeftError:
-    """Cancel tasks, wait a moment until they have ended, and return the error that reports them."""
+    """Cancel tasks, wait a moment for their end, and return the error that reports them."""
     error = _left(tasks)
     for task in tasks:
         task.add_done_callback(_looked_at)
@@ -96,8 +97,8 @@ def _package_of(frame: FrameType) -> str:
 def _left(tasks: Sequence[asyncio.Task[Any]]) -> TasksLeftError:
     names = [_name_of(task.get_coro()) for task in tasks]
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-    what = f"an async function has returned before tasks that it has begun: {shown}; they were cancelled"
-    fix = "await them, or begin them in 'async with asyncio.TaskGroup() as tasks:', which awaits them"
+    what = f"an async function returned before tasks that it had started: {shown}; they were cancelled"
+    fix = "await them, or start them in 'async with asyncio.TaskGroup() as tasks:', which awaits them"
     return TasksLeftError("OCQ-242", what, fix=fix)
 
 

@@ -63,8 +63,8 @@ class Work:
             different sequences; ``None``: all that are the partition's.
         rebuilding: Whether new tables are filled beside those in use.
         trigger: Requests checkpoints of the partition; ``None`` without participants.
-        calls_wait: Whether a handler has asked for ``after_commit``.
-        index: Which event of the chunk is in hand; ``None`` if it is a list of them.
+        calls_wait: Whether a handler has taken ``after_commit``.
+        index: The index of the event that is being handled; ``None`` if it is a list of them.
         ahead: The events after it, instead, where the events of a chunk are given to one handler one by one.
         calls: How many calls of handlers have begun, where the event in hand does not determine that.
         pipelining: Decides whether statements of the driver's connection wait for their answers; ``None``: they do.
@@ -114,7 +114,7 @@ class Work:
     def settle(self) -> None:
         """Wait for the answers to what handlers have sent; raises ``PipelineFailedError`` if a statement has failed.
 
-        It may take long, and any of the events may have caused it.
+        It may take long, and any of the events may have caused the error.
         """
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None and self.pipelining is not None:
@@ -237,7 +237,7 @@ def _with_events(signature: Signature, handler: Handler) -> Signature:
     if not signature.in_columns:
         what = "events= names the columns of a table, and the handler takes none" if events is not None else ""
     elif events is None:
-        what = "" if handler.mark.types else "it is not said whose events the table holds"
+        what = "" if handler.mark.types else "it is not specified which events the table holds"
     elif not has_fields(events):
         what = f"events= needs a class with fields, and {events.__name__} has none"
     if what:
@@ -249,11 +249,11 @@ def _with_frames(signature: Signature, handler: Handler) -> Signature:
     mark, what = handler.mark, ""
     in_one = not any(argument.annotation is EventFrames for argument in signature.arguments)
     if not mark.in_frames:
-        what = "a handler that takes data frames needs a decorator of its own"
+        what = "a handler that takes data frames needs its own decorator"
     elif not signature.in_frames:
         what = "@dataframe_handler marks a function that takes no data frame"
     elif in_one and mark.events is None and not mark.types:
-        what = "it is not said whose events the data frame holds"
+        what = "it is not specified which events the data frame holds"
     elif not in_one and mark.events is not None:
         what = "events= names the columns of a DataFrame, and the handler takes EventFrames"
     elif mark.events is not None and not has_fields(mark.events):

@@ -9,7 +9,7 @@ from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.binding import Work
 
-_SHORTEST_LOOK, _LONGEST_LOOK = 0.05, 1.0  # seconds between two looks
+_SHORTEST_LOOK, _LONGEST_LOOK = 0.05, 1.0  # seconds between two checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class CallLimits:
 
     @property
     def interval(self) -> float:
-        """Seconds between two checks of the calls in hand; ``math.inf``: there is nothing to check."""
+        """Seconds between two checks of the active calls; ``math.inf``: there is nothing to check."""
         shortest = min(self.warn_after, self.timeout)
         return inf if shortest == inf else min(max(shortest / 10, _SHORTEST_LOOK), _LONGEST_LOOK)
 
@@ -86,9 +86,9 @@ class OverdueCall:
 
 
 class CallTimer:
-    """Measures how long the calls of one processor take, by regular checks of the call in hand.
+    """Measures how long the calls of one processor take, by regular checks of the active call.
 
-    A call has begun when it is first seen at the latest, so no warning and no timeout comes too early.
+    A call counts from when it is first seen, so no warning and no timeout comes too early.
     """
 
     def __init__(self, limits: CallLimits) -> None:
@@ -98,10 +98,10 @@ class CallTimer:
         self._next_warning = inf
 
     def look(self, call: CallInHand | None, now: float) -> OverdueCall | None:
-        """Return the call in hand if it takes too long, or long enough for a warning; the next is at twice the time.
+        """Return the active call if it takes too long, or long enough for a warning; the next comes at twice the time.
 
         Args:
-            call: The call in hand, ``None`` if there is none.
+            call: The active call, ``None`` if there is none.
             now: Seconds of a clock that never goes back.
         """
         if call is None or not call.is_same(self._call):

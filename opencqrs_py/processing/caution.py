@@ -8,7 +8,7 @@ _CHUNKS = 100  # chunks that stay small after a failure
 
 
 class Caution:
-    """Makes chunks smaller for a while after an event has failed, as a chunk is handled again up to that event.
+    """Makes chunks smaller for a while after an event has failed, because a chunk is handled again up to that event.
 
     Safe for several threads: the count need not be exact.
 
@@ -24,7 +24,7 @@ class Caution:
         self.left = _CHUNKS
 
     def size(self, usual: int, *, in_pieces: bool = False) -> int:
-        """Return how many events the next chunk may have; of a chunk in pieces, little is handled again."""
+        """Return how many events the next chunk may have; if a chunk is in pieces, little of it is handled again."""
         self.left -= 1
         if in_pieces:
             return usual

@@ -144,9 +144,9 @@ class CheckpointedProcessor(PartitionProcessor):
         return replace(done, failure=_failure_of_checkpoint(refusal))
 
     def confirms_nothing(self, cursor: Cursor) -> Failure:
-        """Return the failure of participants that confirm nothing of what they have handled, where that comes again."""
+        """Return the failure of participants that confirm nothing of what they have handled, if it will be repeated."""
         handled = cursor.stored if self._last is None else self._last.positions.handled
-        what = f"the participants have confirmed no position after {cursor.stored} at the end, of {handled} handled"
+        what = f"the participants confirmed no position after {cursor.stored} on release, of {handled} handled"
         fix = "return up_to, or LATEST, from on_partition_released when everything is durable"
         where = f"group {self.group}, partition {self.partition}"
         return _failure_of_checkpoint(CheckpointError("OCQ-646", what, where, fix))
@@ -160,7 +160,7 @@ class CheckpointedProcessor(PartitionProcessor):
 
     @override
     def abandon(self) -> None:
-        """End the claim, which the handlers of participants check: they have no transaction that would become void."""
+        """End the claim, which the handlers of participants check: they have no transaction to be rolled back."""
         if (claimed := self._claimed) is not None:
             claimed.end()
 
@@ -234,7 +234,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return self._replay_ended(done) if done.cursor.replay is not None else done
 
     def _aborted(self, cursor: Cursor, error: CheckpointError) -> Outcome:
-        """Begin again after the stored position: the participants discard the partition, and claim it once more."""
+        """Begin again after the stored position: the participants discard the partition, and claim it again."""
         self.close()
         return Outcome(replace(cursor, position=cursor.stored), failure=_failure_of_checkpoint(error))
 
@@ -311,7 +311,7 @@ class CheckpointedProcessor(PartitionProcessor):
     def _again_up_to(self, cursor: Cursor, portion: Portion, failure: Failure) -> Outcome:
         """Handle the events before one that has failed, for which handlers of lists and tables were not called yet.
 
-        Participants that take single events have handled them already, and discard that first.
+        Participants that take single events have already handled them, and discard that first.
         """
         if self._handles_singly:
             self.close()
@@ -326,7 +326,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return before if before.failure is not None or before.changed else replace(before, failure=failure)
 
     def _not_all_handled(self, cursor: Cursor, portion: Portion, failure: Failure) -> Outcome:
-        """Find the event by which a handler of several has failed, or wait for the end of an outage.
+        """Find the event that made a handler of several events fail, or wait for the end of an outage.
 
         Where the participants have other handlers, some of these have handled all of the events. They would get them
         again, with each half: so the participants discard them first, and events of the log follow one by one.
@@ -347,7 +347,7 @@ class CheckpointedProcessor(PartitionProcessor):
     def _again_one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Begin again after the stored position, and handle each of some events alone when it comes."""
         first, last = portion.chunk.position(0), portion.chunk.position(-1)
-        if self._one_by_one[1] > cursor.stored:  # another one has failed, which will come again, too
+        if self._one_by_one[1] > cursor.stored:  # another one has failed, which will be repeated, too
             first, last = min(first, self._one_by_one[0]), max(last, self._one_by_one[1])
         self._one_by_one = first, last
         return Outcome(cursor)
@@ -372,7 +372,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return Outcome(cursor.moved_to(portion.upto, stored=False), handled=handled)
 
     def _adapt(self, seconds: float) -> None:
-        """Keep chunks of slow handlers small: a request or a stop waits for the chunk in hand."""
+        """Keep chunks of slow handlers small: a request or a stop waits for the current chunk."""
         if seconds < _QUICK_SECONDS:
             self._batch_size = min(2 * self._batch_size, self._most)
         elif seconds > _LONG_SECONDS:
@@ -458,7 +458,7 @@ class CheckpointedProcessor(PartitionProcessor):
         done = super()._not_committed(cursor, portion, error)
         if done.changed and portion.waiting:
             which = f"{portion.chunk[0].label} of sequence {portion.waiting[0].sequence_id!r}"
-            text = "[%s %s] a person has changed %s in the inbox, or one behind it, when participants had handled them"
+            text = "[%s %s] a person has changed %s in the inbox, or one after it, after participants had handled them"
             logger.warning(text, self.group, self.partition, which)
         return done
 
@@ -482,7 +482,7 @@ class CheckpointedProcessor(PartitionProcessor):
         status = self.checkpoint_status()
         if status != self._published:
             known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING)
-            now = self._clock.now().isoformat(timespec="milliseconds")  # events are handled: it does not stand still
+            now = self._clock.now().isoformat(timespec="milliseconds")  # events are handled: it is not stuck
             shown = PartitionStatus(*known, failure=cursor.failure, replay=cursor.replay, checkpoint=status)
             self._tracker.report(replace(shown, updated_at=now), cursor.epoch)
             self._published = status
@@ -528,7 +528,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return cursor
 
     def _not_confirmed(self, cursor: Cursor, error: BaseException) -> Outcome:
-        """Return the outcome where the partition is another process's, or may be."""
+        """Return the outcome if the partition is, or may be, another process's."""
         raise_interrupt(error)
         return Outcome(replace(cursor, doubtful=True), failure=self._diagnosis.failure_to_read(error))
 

@@ -15,14 +15,14 @@ from typing import TypeAlias
 from opencqrs_py.errors import CheckpointError
 from opencqrs_py.model.checkpoint import LATEST, Latest
 
-_MOST_ROUNDS = 10  # of questions in one checkpoint: participants may outbid each other without end
+_MOST_ROUNDS = 10  # of questions in one checkpoint: participants may outbid each other endlessly
 
 
 class CheckpointMode(Enum):
     """When the progress of a group with participants is stored."""
 
-    AUTO = "auto"  # when one requests it if all handlers are theirs, else with each chunk
-    DEFERRED = "deferred"  # when one requests it
+    AUTO = "auto"  # when a participant requests it, if all handlers are theirs; else with each chunk
+    DEFERRED = "deferred"  # when a participant requests it
     REQUIRE_DEFERRED = "require-deferred"  # likewise; other handlers are refused
 
 
@@ -31,7 +31,7 @@ class CheckpointPositions:
 
     Args:
         resume_at: The stored position at the claim: nothing of this claim is at or before it.
-        wake: Called after a request that has to be met, to wake a pausing partition.
+        wake: Called after a request that must be met, to wake a pausing partition.
 
     Attributes:
         polled: Position of the last event that was given to handlers.
@@ -66,7 +66,7 @@ class CheckpointPositions:
                     return
                 self._latest = True
             elif position > self.polled:
-                what = f"a checkpoint was requested at {position}, and no event after {self.polled} was given yet"
+                what = f"a checkpoint was requested at {position}, but no event after {self.polled} was given yet"
                 raise CheckpointError("OCQ-647", what, fix="request() for everything so far")
             elif position <= max(self._stored, self._position):
                 return
@@ -205,7 +205,7 @@ def agree(count: int, requested: int, ask: Ask) -> Agreement:
 def agree_at_release(stored: int, answers: Answers, ask: Ask) -> Agreement:
     """Return what to store when a partition is released: the highest position that all participants confirm.
 
-    Participants that confirm less than another are asked once more. No answer counts as confirming what is stored.
+    Participants that confirm less than another are asked again. A missing answer counts as confirming what is stored.
     """
     failed = [number for number, answer in answers.items() if answer is None]
     if failed:

@@ -1,4 +1,4 @@
-"""The claim of a partition, as its processor sees it: whether it holds still, and what others have stored under it."""
+"""The claim of a partition, as its processor sees it: whether it still holds, and what others have stored under it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Claim:
         self._source = source
 
     def confirmed(self, cursor: Cursor) -> Cursor:
-        """Return the cursor as it is stored: an answer to a commit may have been lost, and the log replaced.
+        """Return the cursor as it is stored: the answer to a commit may have been lost, and the log replaced.
 
         Raises:
             FencedError: If another processor has the partition.
@@ -46,14 +46,14 @@ class Claim:
     def moved_by_others(self, cursor: Cursor) -> Cursor | None:
         """Return the cursor where another run of the same task has moved the progress; ``None`` if none has."""
         found = self._tracker.renewed(self._group, cursor)
-        if found is None or found.stored == cursor.stored:  # the same place again would be a loop without end
+        if found is None or found.stored == cursor.stored:  # the same place again would be an endless loop
             return None
         return replace(found, shared=True, isolate=cursor.isolate)
 
     def succeeded(self, cursor: Cursor) -> Cursor:
-        """Take the partition over from another run of the same task, which can commit nothing more then.
+        """Take the partition over from another run of the same task, which then can no longer commit.
 
-        If the tracker has no means for that both go on, each from where the other has come to.
+        If the tracker does not support this, both continue, each from where the other is.
 
         Raises:
             FencedError: If another processor has the partition.
@@ -68,7 +68,7 @@ class Claim:
         return replace(found, shared=cursor.shared, isolate=cursor.isolate)
 
     def is_succeeded(self, cursor: Cursor) -> bool:
-        """Return whether another run of the same task has taken the partition over, and has it still."""
+        """Return whether another run of the same task has taken the partition over, and still has it."""
         if not isinstance(self._tracker, SucceedingTracker):
             return False
         try:
@@ -85,11 +85,11 @@ class Claim:
 def verify_log(source: EventSource, group: str, cursor: Cursor) -> None:
     """Check that the log is the one that progress belongs to, and has all events that count as handled.
 
-    In a replay, and after a change of partitions, these are beyond the progress. If the log was restored meanwhile,
-    events that are added now get their positions.
+    In a replay, and after a change of partitions, these are beyond the progress. If the log was restored in the
+    meantime, newly added events get their positions.
 
     Raises:
-        EventStoreError: OCQ-316, naming the partition, if it is not, or has not.
+        EventStoreError: OCQ-316, naming the partition, if the check fails.
     """
     try:
         source.verify(cursor.stored, cursor.fingerprint)
@@ -102,7 +102,7 @@ def verify_log(source: EventSource, group: str, cursor: Cursor) -> None:
             why = "the group was reset" if cursor.replay is not None else "its partitions were changed"
             what = f"events up to position {farthest} count as handled since {why}, but the log ends before"
             fix = (
-                "put back the event store that the progress belongs to; or decide again what the group handles, by "
+                "restore the event store that the progress belongs to; or decide again what the group handles, by "
                 f"opencqrs groups reset {group}: what the log does not have is new then"
             )
             raise _of_partition(group, cursor, error, what, fix) from error

@@ -1,6 +1,6 @@
-"""Columns: from the events of a chunk to the ``pyarrow.Table`` that a handler asks for.
+"""Columns: from the events of a chunk to the ``pyarrow.Table`` that a handler takes.
 
-Only this module and the two that it imports load pyarrow here; they are loaded when a handler asks for a table.
+Only this module and the two that it imports load pyarrow here; they are loaded when a handler takes a table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOMENT = pa.timestamp("us", "UTC")
 _OF_EVENTS = ("position", "subject", "time")
 _EARLIEST = pa.scalar(-62_135_596_800_000_000, _MOMENT)  # the beginning of the year 1
 _CLASS_FIX = 'give events= a class with the fields that you need, or name types=["…"] and parse the column data'
-_RENAME_FIX = 'call the field otherwise; in a pydantic model: {0}_: … = Field(validation_alias="{0}")'
+_RENAME_FIX = 'rename the field; in a pydantic model: {0}_: … = Field(validation_alias="{0}")'
 _VALUE_FIX = "annotate the field with a type that holds it, or take the events as a list"
 
 

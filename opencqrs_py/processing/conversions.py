@@ -23,7 +23,7 @@ from typing import (
 from typing_extensions import ReadOnly, TypeAliasType, is_typeddict
 
 Conversion = Callable[[Any], Any]
-"""Converts a JSON number to what an annotation asks for; everything else is returned as it is."""
+"""Converts a JSON number to the annotated type; everything else is returned as it is."""
 
 
 _TRANSPARENT = (Annotated, Required, NotRequired, ReadOnly)
@@ -49,16 +49,16 @@ def converted(data: Mapping[str, Any], fields: Mapping[str, Conversion]) -> dict
 
 
 def mentions_decimal(core_schema: Any) -> bool:
-    """Return whether a schema of pydantic has a ``Decimal`` somewhere."""
+    """Return whether a pydantic schema has a ``Decimal`` somewhere."""
     if isinstance(core_schema, Mapping):
         return core_schema.get("type") == "decimal" or any(map(mentions_decimal, core_schema.values()))
     return isinstance(core_schema, list | tuple) and any(map(mentions_decimal, core_schema))
 
 
 def takes_texts(core_schema: Any) -> bool:
-    """Return whether a schema of pydantic may make something else of a number's text than of the number itself.
+    """Return whether a pydantic schema may convert a number's text to something else than the number itself.
 
-    That is so for values of any type, code of the project before validation, and a union in which a text comes first.
+    This applies to values of any type, code of the project before validation, and a union in which a text comes first.
     """
     match core_schema:
         case {"type": "json-or-python", "json_schema": of_json}:

@@ -1,4 +1,4 @@
-"""Decoding: from an event's JSON data to an object of the class that a handler asks for."""
+"""Decoding: from an event's JSON data to an object of the class that a handler takes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Decoder = Callable[[Event], Any]
 """Decodes an event to an object; its errors explain what does not fit."""
 
 QuickDecoder = Callable[[str | None], Any]
-"""Decodes JSON text to the same object, or one of ``NO_OBJECTS``; raises any error at all for other data."""
+"""Decodes JSON text to the same object, or one of ``NO_OBJECTS``; raises any error for other data."""
 
 _read = cast("QuickDecoder", read_json)
 
 NO_OBJECTS = frozenset({list, str, int, float, Decimal, bool, type(None)})
-"""The types of JSON values that are not an objects."""
+"""The types of JSON values that are not objects."""
 
 _PROBLEMS_SHOWN = 5
 _OF_ITS_OWN = ("model", "dataclass")  # schemas that make an object of the class itself
@@ -89,7 +89,7 @@ def decoder_for(event_class: type) -> Decoder:
 
 @cache
 def quick_decoder_for(event_class: type) -> QuickDecoder | None:
-    """Return a decoder for the usual case, ``None`` if there is none; on any error use the other decoder."""
+    """Return a decoder for the usual case, ``None`` if there is none; on any error, use the general decoder."""
     plain = get_origin(event_class) or event_class
     if plain in (dict, Mapping):
         return _read
@@ -105,8 +105,8 @@ def quick_decoder_for(event_class: type) -> QuickDecoder | None:
 def yields_others(event_class: type) -> bool:
     """Return whether decoding to a class may yield an object of another class, such as a child of it.
 
-    That is so for a class that pydantic creates by code of the project (a validator around or after it, a custom schema
-    such as a discriminated union), and for one with its own ``__new__``.
+    This applies to a class that pydantic creates with the project's code (a validator around or after it, a custom
+    schema such as a discriminated union), and to one with its own ``__new__``.
     """
     plain = get_origin(event_class) or event_class
     if not isinstance(plain, type) or plain in (dict, object, Mapping) or is_typeddict(plain):
@@ -174,7 +174,7 @@ def _validating_decoder(event_class: type) -> Decoder:
 
 
 def _check_variables(event_class: type) -> None:
-    """Refuse a child of ``Price[Decimal]`` that inherits a field ``amount: T``: pydantic takes anything for it."""
+    """Refuse a child of ``Price[Decimal]`` that inherits a field ``amount: T``: pydantic accepts anything for it."""
     if not is_dataclass(event_class):
         return
     given: dict[Any, Any] = {}
@@ -198,16 +198,17 @@ def _check_decorated(event_class: type) -> None:
             continue
         for name, annotation in written_annotations(cls).items():
             if name not in known and not name.startswith("_") and "ClassVar" not in str(annotation):
-                what = f"its field '{name}' would never be read: {cls.__name__} inherits from a dataclass and is none"
-                raise _refused(event_class, what, f"put @dataclass above {cls.__name__}, as above its parent")
+                what = f"its field '{name}' is never read: {cls.__name__} inherits from a dataclass but is not one"
+                raise _refused(event_class, what, f"decorate {cls.__name__} with @dataclass, like its parent")
 
 
 def _validation(event_class: type) -> Callable[[Any], Any]:
     """Return a function that turns JSON text into an object.
 
-    pydantic reads a number with a point as a double, and makes a ``Decimal`` of that. So where there are more digits
-    than a double holds, it validates the data first, and then makes the object of exact numbers: of their texts, or,
-    where these may become something else, of decoded data, among which a union of types takes other texts differently.
+    pydantic reads a number with a point as a double, and makes a ``Decimal`` from that. So where there are more digits
+    than a double holds, this function validates the data first, and then makes the object from exact numbers: from
+    their texts or, where a text may become something else, from decoded data, which a union of types may treat
+    differently.
     """
     adapter: TypeAdapter[Any] = TypeAdapter(event_class)
     validator = adapter.validator
@@ -222,7 +223,7 @@ def _validation(event_class: type) -> Callable[[Any], Any]:
             return found
         data = read_json(payload)
         if as_texts:
-            with suppress(ValidationError):  # a strict float takes none
+            with suppress(ValidationError):  # a strict float accepts none
                 return validate(json.dumps(data, default=str))
         return validator.validate_python(data, strict=False)
 
@@ -249,7 +250,7 @@ def _attrs_decoder(event_class: Any) -> Decoder:
 
 
 def _but_texts(conversion: Conversion) -> Conversion:
-    """Return a conversion for a field with a converter of its own, which gets texts unconverted."""
+    """Return a conversion for a field with its own converter, which gets texts unconverted."""
     return lambda value: value if isinstance(value, str) else conversion(value)
 
 

@@ -1,8 +1,8 @@
 """The decorators that mark event classes and handlers. They attach a mark and change nothing else.
 
 A name can only hold one function, and a loop, an overload or a factory makes several. So a decorator also registers
-what it decorates with the body (of a module or a class) that is being run by an import. The register lives in that
-body's namespace: a module that is imported again begins with an empty one.
+what it decorates with the body (of a module or a class) that an import is running. The register lives in that body's
+namespace: a module that is imported again begins with an empty one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _Mark: TypeAlias = AroundMark | GroupMark | HandlerMark | JobMark
 
 
 def event_type(name: str) -> Callable[[C], C]:
-    """Give an event class the CloudEvents type that it stands for.
+    """Give an event class the CloudEvents type that it represents.
 
     Args:
         name: CloudEvents ``type``, such as ``library.book-lent.v1``.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``name`` is not a text with at least one character, or is a pattern, or it is
-            put above a function, which would never be used, or above a class that stands for another type already.
+        HandlerSignatureError: OCQ-200, if ``name`` is not a text with at least one character, or is a pattern; or if it
+            decorates a function, which would never be used, or a class that already represents another type.
     """
     if not isinstance(name, str) or not name.strip():
         fix = 'write @event_type("library.book-lent.v1") above the class'
@@ -99,8 +99,8 @@ def event_handling(
     A decorator made once carries its group to every use: ``statistics = event_handling("statistics")``.
 
     Args:
-        group: Name of the processing group, or a member of an enum whose value is the name. On a method it may be left
-            out: the class names it.
+        group: Name of the processing group, or a member of an enum whose value is the name. It may be omitted on a
+            method: the class names it.
         types: Patterns of event types (``*`` any text, ``?`` any character), for handlers without an event class.
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
         events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the
@@ -123,7 +123,7 @@ def event_handling(
 
 
 def _refuse_patterns(decorator: str, types: Sequence[str]) -> None:
-    """Refuse types that stand for several where each is compared exactly: no event would ever have one of them."""
+    """Refuse patterns where types are compared exactly: no event would ever have such a type."""
     for name in types:
         if "*" in name or "?" in name:
             what = f"{decorator} takes types, and {name!r} is a pattern, which no event has as its type"
@@ -135,7 +135,7 @@ def _checked(
     group: object, types: Sequence[str], order: int | None, events: type | None, *, replay: bool | None
 ) -> HandlerMark:
     group = _text(group)
-    fix = """write @event_handling("catalog"), with types=["library.*"] if need be"""
+    fix = """write @event_handling("catalog"), with types=["library.*"] if needed"""
     if not isinstance(group, str):
         raise HandlerSignatureError("OCQ-200", f"a processing group's name is a text, got {group!r}", fix=fix)
     if isinstance(types, str) or not all(isinstance(pattern, str) and pattern for pattern in types):
@@ -205,8 +205,8 @@ def on_reset(group: str | Enum) -> Callable[[T], T]:
 def on_replay_finished(group: str | Enum) -> Callable[[T], T]:
     """Mark a function that runs once when all partitions of a group have finished the replay after a reset.
 
-    It runs in a transaction of its own, before the first new event of the partition that was the last. Its arguments
-    are those of an ``@on_reset`` function. If it raises, that partition fails and retries it.
+    It runs in its own transaction, before the first new event of the partition that finished last. Its arguments are
+    those of an ``@on_reset`` function. If it raises, that partition fails and retries it.
 
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
@@ -248,7 +248,7 @@ def inbox_filter(group: str | Enum) -> Callable[[T], T]:
 
 
 def checkpointing(group: str | Enum) -> Callable[[C], C]:
-    """Mark a class whose methods handle events of a group, and that reports which of them are durable.
+    """Mark a class whose methods handle events of a group, and which reports which of them are durable.
 
     Its ``@event_handling`` methods need not name the group. It has a method ``on_checkpoint``, and may have those of
     ``CheckpointParticipant``, from which it can derive. Progress is stored up to the position that it confirms.
@@ -337,7 +337,7 @@ def job(name: str | Enum, *, input: Callable[..., Any] | None = None) -> Callabl
     text = _text(name)
     fix = 'write @job("clean-up") above the function'
     if not isinstance(text, str) or not text.strip():
-        got = "stands there without it" if callable(text) else f"got {name!r}"
+        got = "got none" if callable(text) else f"got {name!r}"
         raise HandlerSignatureError("OCQ-200", f"@job needs the name of the job, {got}", fix=fix)
     if text.strip().casefold() == _RESERVED_JOB:
         what = f"a job cannot be called '{text.strip()}': jobs.standard holds the settings of all jobs"

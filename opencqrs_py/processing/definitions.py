@@ -96,8 +96,8 @@ def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]],
 def place_of(member: Any) -> str:
     """Return ``file:line (name)`` of a function or class.
 
-    Of a ``partial``, a cache or what else wraps a function it is that of the function, of any other object that of its
-    class.
+    For a ``partial``, a cache or another wrapper it is the place of the wrapped function, for any other object the
+    place of its class.
     """
     written = _as_written(member)
     try:
@@ -110,7 +110,7 @@ def place_of(member: Any) -> str:
 
 
 def _as_written(member: Any) -> Any:
-    """Return the function below what wraps it, the class of any other object."""
+    """Return the function below its wrappers, or the class of any other object."""
     while isinstance(member, _HOLDERS):
         member = member.func
     with suppress(ValueError):  # wrappers in a circle

@@ -1,9 +1,9 @@
-"""Dispatch: from the events of a chunk to calls of the handlers that want them.
+"""Dispatch: from the events of a chunk to calls of the handlers that take them.
 
-How the events of a type are handled is planned when the first of them arrives. There are four ways: a chunk of
-which all handlers take tables becomes a table for each; a chunk with usual events only is decoded at once, and its
-objects are handed over; an event that needs no reading is given to its handlers in turn; one that is upcast, in an
-envelope or surrounded is read first.
+How the events of a type are handled is planned when the first of them arrives. There are four ways: if all handlers
+take tables, the chunk becomes a table for each; a chunk with usual events only is decoded at once, and its objects are
+passed on; an event that needs no reading is given to its handlers in turn; an event that is upcast, in an envelope or
+surrounded by interceptors is read first.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _log = logging.getLogger("opencqrs.processing")
 
 
 class ChunkFailedError(Exception):
-    """The handlers of a chunk raised ``error`` at the event with ``index``; ``None``: with several events in hand.
+    """The handlers of a chunk raised ``error`` at the event with ``index``; ``None``: while it handled several events.
 
     Attributes:
-        tries_alone: Whether that event, if it is the first one, is tried alone before it has failed: then what this
-            attempt leaves behind outside the transaction is of no other event.
+        tries_alone: Whether that event, if it is the first one, is tried alone before it counts as failed: then
+            whatever this attempt leaves outside the transaction comes from this event only.
     """
 
     def __init__(self, index: int | None, error: BaseException, *, tries_alone: bool = False) -> None:
@@ -138,7 +138,7 @@ class Dispatcher:
         self._interceptors = interceptors or Interceptors()
         self._belongs = belongs
         self._surrounded = self._interceptors.of_events or self._interceptors.of_handlers
-        # Interceptors of a handler may ask for the session, too.
+        # Interceptors of a handler may take the session, too.
         self._flushes = self._surrounded or any(signature.asks_for(Kind.SESSION) for signature in self._signatures)
         numbers = count()
         self._targets = [
@@ -169,7 +169,7 @@ class Dispatcher:
 
     @cached_property
     def wanted_types(self) -> frozenset[str] | None:
-        """The stored types that may lead to a handler, or ``None`` when each type has to be checked."""
+        """The stored types that may lead to a handler, or ``None`` if each type has to be checked."""
         handlers = [target.bound for target in self._targets]
         if self._types.open or any(map(_open, handlers)):
             return None
@@ -277,7 +277,7 @@ class Dispatcher:
             return self._handle_tables(chunk, shares, work)
         if self._together and (decoded := self._decoded_together(chunk)) is not None:
             return self._handle_decoded(chunk, decoded, work)
-        work.ahead = None  # else the one in hand would be looked for among those of a piece before
+        work.ahead = None  # else the current one would be looked up among those of an earlier piece
         gathered: list[_Gathered] = [[] for _ in self._lists]
         handled = index = 0
         runs, flushes = self._runs, self._flushes
@@ -496,7 +496,7 @@ class Dispatcher:
         if named and self._reading.upcast_types.issuperset(named):
             places = ", ".join(dict.fromkeys(self._reading.upcaster_of(name) for name in named))
             what = f"no event of type {listed(map(repr, named))} reaches the handler: the upcaster {places} takes them"
-            fix = "let it take what the upcaster makes, or leave the upcaster out"
+            fix = "have it take what the upcaster makes, or remove the upcaster"
             raise HandlerSignatureError("OCQ-206", what, target.bound.handler.place, fix)
 
     def _compare(self, event_type: str, made: Sequence[Event]) -> None:
@@ -514,7 +514,7 @@ class Dispatcher:
             if not any(self._step(target, each) is not None for each in types):
                 _log.warning(
                     "handler %s does not get events of type '%s': the upcaster %s takes them, and makes events of type "
-                    "%s\n  fix:   let the handler take that type, or no longer name '%s'",
+                    "%s\n  fix:   have the handler take that type, or remove '%s' from its types",
                     *(target.bound.handler.place, event_type, self._reading.upcaster_of(event_type)),
                     *(listed(map(repr, types)), event_type),
                 )

@@ -1,4 +1,4 @@
-"""Event types and the classes that stand for them."""
+"""Event types and the classes that represent them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _OWN_CODE = ("__post_init__", "__get_pydantic_core_schema__", "__pydantic_valida
 
 @cache
 def immutable(event_class: Any) -> bool:
-    """Return whether the objects that the decoder makes of this class are immutable, with all that they hold.
+    """Return whether the objects that the decoder makes of this class are immutable, with everything that they contain.
 
-    That is so for frozen dataclasses without code of their own at construction, all of whose fields are texts,
-    numbers, times, enums, tuples or frozen sets of these, or such dataclasses again. Everything else is decoded for
-    each handler separately: that costs a microsecond, and no check would find every way to change an object.
+    This applies to frozen dataclasses without their own code at construction, all of whose fields are texts, numbers,
+    times, enums, tuples or frozen sets of these, or such dataclasses in turn. Everything else is decoded for each
+    handler separately: that costs a microsecond, and no check would find every way to change an object.
     """
     return _frozen(event_class, frozenset())
 
 
 def _frozen(cls: Any, above: frozenset[Any]) -> bool:
-    if cls in above:  # a class that holds itself
+    if cls in above:  # a class that contains itself
         return True
     if not isinstance(cls, type) or not is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return False
@@ -72,7 +72,7 @@ ANYTHING = (object, dict, Mapping)
 class EventTypes:
     """The event classes by type: marked with ``@event_type``, given in a map, or known to a resolver.
 
-    Several classes may stand for one type, each in its own module; marked classes come first.
+    Several classes may represent one type, each in its own module; marked classes come first.
 
     Args:
         classes: Classes with ``@event_type``; others are ignored.
@@ -118,7 +118,7 @@ class EventTypes:
                     known.append(cls)
 
     def classes_of(self, event_type: str) -> Sequence[type]:
-        """Return the classes that stand for a type."""
+        """Return the classes that represent a type."""
         found = list(self._classes.get(event_type, ()))
         if event_type in self._mapped:
             found.append(self._mapped[event_type])
@@ -131,7 +131,7 @@ class EventTypes:
         return [cls for name in self.names for cls in self.classes_of(name)]
 
     def class_for(self, wanted: Sequence[Any], event_type: str) -> Any:
-        """Return the class to decode an event to where one of ``wanted`` is asked for; ``None`` if there is none.
+        """Return the class to decode an event to where one of ``wanted`` is requested; ``None`` if there is none.
 
         A class itself comes before its subclasses, with the requested type arguments.
 

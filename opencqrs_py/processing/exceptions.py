@@ -1,6 +1,6 @@
 """Exceptions: which are interrupts, what a group contains, and how they are shown.
 
-The functions that read an exception are total: however it behaves when inspected, they return something to show.
+The functions that read an exception are total: however it behaves when inspected, they return a text to show.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
     waiting = [error]
     while waiting:
         one = waiting.pop()
-        if issubclass(type(one), BaseExceptionGroup):  # not isinstance, which asks the error itself for its class
+        if issubclass(type(one), BaseExceptionGroup):  # not isinstance, which reads the class from the error itself
             waiting.extend(reversed(_MEMBERS.__get__(one)))
         else:
             yield one

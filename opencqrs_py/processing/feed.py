@@ -32,7 +32,7 @@ class UnsequencedError(Exception):
 
 
 class _Assigned(NamedTuple):
-    """The events of a page by the residues of their partitions, up to a position; and why they end there, if early."""
+    """The events of a page by the residues of their partitions, up to a position; and the reason if they end early."""
 
     events: Mapping[int, Chunk]
     upto: int
@@ -62,13 +62,13 @@ class Page:
         self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where the subject decides
         self._knows_all_ids = False  # whether that has each subject
         self._assigned: dict[int, _Assigned] = {}  # by modulus
-        self._id_by_subject: dict[str, str] = {}  # of each subject, once a resolver of ours was asked for all of them
+        self._id_by_subject: dict[str, str] = {}  # of each subject, once our own resolver has returned all
         self._lock = Lock()
 
     def events_of(self, partition: Partition, after: int) -> tuple[Chunk, int]:
         """Return the partition's events after ``after``, in order, and the position up to which they are complete.
 
-        A single partition gets every event, and no sequence resolver is asked. Raises ``UnsequencedError`` if the next
+        A single partition gets every event, and no sequence resolver is called. Raises ``UnsequencedError`` if the next
         event's sequence cannot be determined; the events before it are returned first.
         """
         if partition.modulus == 1 or partition == self._only:
@@ -78,7 +78,7 @@ class Page:
             if assigned is None:
                 assigned = self._assigned[partition.modulus] = self._assign(partition.modulus)
             if assigned.failure is not None and after >= assigned.upto:
-                del self._assigned[partition.modulus]  # the resolver is asked again at the next attempt
+                del self._assigned[partition.modulus]  # the resolver is called again at the next attempt
                 raise assigned.failure
         return assigned.events.get(partition.residue, NOTHING).after(after), assigned.upto
 
@@ -132,7 +132,7 @@ class Page:
         return frozenset(subject for subject in events.subjects if not sequence_ids.isdisjoint(several[subject]))
 
     def _learn_all_ids(self) -> bool:
-        """Ask for the ids of all subjects, if need be; return whether each has them."""
+        """Get the ids of all subjects, if necessary; return whether each has them."""
         if all(assigned.failure is not None for assigned in self._assigned.values()):  # else every id is known
             try:
                 for event in self._events.first_of_each_subject():
@@ -194,7 +194,7 @@ class Page:
             return partition_of(sequence_id, modulus)
 
         found = self._events.by_residue_of_subject(residue_of)
-        self._id_by_subject = ids  # only now: a partition resolver may have raised before all were asked
+        self._id_by_subject = ids  # only now: a partition resolver may have raised before all were resolved
         return found
 
     def _residues(self, modulus: int) -> Callable[[Event], Iterable[int]]:
@@ -214,17 +214,17 @@ class Page:
 class Feed:
     """Provides pages of the log; partitions at about the same position share a page, which is read once.
 
-    A partition that lags by more than the kept pages catches up with pages of its own, without the events of the
-    others if the store can filter these: else each laggard would read the whole log again. Safe for several threads.
+    A partition that lags by more than the kept pages catches up with pages of its own, without the events of other
+    partitions if the store can filter them: else each laggard would read the whole log again. Safe for several threads.
 
     Args:
         source: The event store.
-        selection: Which events the group looks at.
+        selection: Which events the group reads.
         sequencing: Maps events to sequences, and sequences to partitions.
         limit: Most events per page, as far as ``largest`` allows no more.
         memory: Number of pages kept for partitions that lag a little, and for those that lag more.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
-        upto: The last position that is read, one that is final; ``None`` for the whole log.
+        upto: The last position that is read, which is final; ``None`` for the whole log.
         largest: Most events per page while events are small, so that a page has about 16 million characters of data.
     """
 
@@ -312,7 +312,7 @@ class Feed:
         return page if part.upto > after else None
 
     def forget(self) -> None:
-        """Forget all pages that were read: the log may have been replaced, and what was read be no part of it."""
+        """Forget all pages that were read: the log may have been replaced, so they may not be part of it."""
         with self._lock:
             self._recent.clear()
             self._behind.clear()
@@ -326,5 +326,5 @@ class Feed:
         return self._like(selection, limit=limit, memory=_FEW_PAGES, largest=largest)
 
     def bounded(self, upto: int) -> Feed:
-        """Return a feed that ends at a position, one that is final."""
+        """Return a feed that ends at a final position."""
         return self._like(self._selection, upto=upto)

@@ -108,7 +108,7 @@ class SpellingCheck:
         self.left = _LOOKS if self._fields else 0
 
     def look(self, event: Event) -> None:
-        """Check the data of an event, if it is one of the first; data that are not JSON are not reported here."""
+        """Check the data of an event, if it is one of the first; data that are not JSON are reported elsewhere."""
         if self.left:
             self.left -= 1
             self._look(event)
@@ -116,7 +116,7 @@ class SpellingCheck:
     def _look(self, event: Event) -> None:
         try:
             data = event.data
-        except EventFormatError:  # the decoder reports it, at the event's turn
+        except EventFormatError:  # the decoder reports it when the event is handled
             return
         if not isinstance(data, dict):
             return

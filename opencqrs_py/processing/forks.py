@@ -1,4 +1,4 @@
-"""A process that a handler forks: it ends where the call of the handler does, and handles nothing itself."""
+"""A process that a handler forks: it ends when the call of the handler ends, and handles nothing itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FORKED: list[FrameType] = []
 def end_if_forked(error: BaseException | None = None, *, depth: int = 1) -> None:
     """End this process if it was forked in a function of the project that has just ended.
 
-    Such a process has the events of its parent in hand, and its connections: it would handle these events once more,
-    and its statements would come between those of the parent. It ends without closing anything, as by ``os._exit``,
-    with the code that ``sys.exit`` was given. Look at ``FORKED`` first where this would be called for each event.
+    Such a process has its parent's events and connections: it would handle these events again, and its statements would
+    interleave with those of the parent. It ends without closing anything, as by ``os._exit``, with the code that
+    ``sys.exit`` was given. Check ``FORKED`` first where this would be called for each event.
 
     Args:
         error: What the function has raised.
@@ -41,8 +41,8 @@ def _end(error: BaseException | None) -> NoReturn:
         code = 1
     try:
         _log.warning(
-            "process %d was forked in a handler or another function of the project, and has left it; it ends here "
-            "with code %d, as it must not do its parent's work again: end such a process with os._exit, or start it "
+            "process %d was forked in a handler or another function of the project, and returned from it; it ends here "
+            "with code %d, because it must not repeat its parent's work: end such a process with os._exit, or start it "
             "with multiprocessing",
             os.getpid(),
             code,

@@ -1,7 +1,7 @@
-"""Groups whose handler gets events as data frames: what the core knows of them without Spark.
+"""Groups whose handler gets events as data frames: what the core knows about them without Spark.
 
-A step of such a group is a range of positions: it is handled by one call, in one transaction with the progress, by the
-rules of chunks. The engine provides the maker of data frames when its session is open.
+A step of such a group is a range of positions: one call handles it, in one transaction with the progress, by the rules
+of chunks. The engine provides the maker of data frames when its session is open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RANGE = 500_000
 """Most positions of a range, unless a setting says otherwise."""
 
 MOST_LOST = 3
-"""Lost workers in a row, while an event is handled alone, that count as a failed attempt of the event."""
+"""How many workers in a row must be lost while an event is handled alone, to count as a failed attempt of the event."""
 
 _PAGE = 10_000  # events that become one table
 _TABLE = Argument("table", Kind.TABLE, None)
@@ -56,11 +56,11 @@ class EventOfRangeError(Exception):
 
 
 class WorkerLostError(Exception):
-    """A process that worked on a range has ended: because of an event in it, or for another reason."""
+    """A process that handled a range has ended: because of an event in it, or for another reason."""
 
 
 class _LostWorkers:
-    """Distinguishes an event that ends each process that works on it from processes that ended for other reasons.
+    """Distinguishes an event that ends each process that handles it from processes that ended for other reasons.
 
     Ranges are halved until the event is alone. Then it is tried alone again, before it counts as the cause.
     """
@@ -79,7 +79,7 @@ class _LostWorkers:
         self._position = position
         if self._count >= MOST_LOST:
             return error
-        return UnavailableError("OCQ-420", f"a worker of Spark was lost, time {self._count} of {MOST_LOST}: {error}")
+        return UnavailableError("OCQ-420", f"a Spark worker was lost, time {self._count} of {MOST_LOST}: {error}")
 
     def handled(self) -> None:
         """Note that a range was handled."""
@@ -88,7 +88,7 @@ class _LostWorkers:
 
 @dataclass(eq=False)
 class _Gathering(Work):
-    """Collects the tables that a chunk becomes."""
+    """Collects the tables of a chunk."""
 
     tables: list[Any] = field(default_factory=list, init=False)
 
@@ -157,9 +157,9 @@ class OpenedFrames(EventFrames):
         self._in_rebuild = True
 
     def require_read(self) -> None:
-        """Read the events of the data frames that the handler has not read, so that none passes that cannot be.
+        """Read the events of the data frames that the handler has not read, so that no unreadable event is passed over.
 
-        Called when the handler has ended without an error: it may have caught one of ours.
+        Called when the handler has ended without an error: it may have caught one of our errors.
         """
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class FrameDispatcher(EventTables):
             HandlerSignatureError: OCQ-241, naming their types.
         """
         if left_out := sorted({name for name in types if not self.wants(name)}):
-            what = f"events of {event_class.__name__} are asked for, of types that the handler leaves out"
+            what = f"events of {event_class.__name__} are requested, of types that the handler leaves out"
             place = self.bound.handler.place
             raise HandlerSignatureError("OCQ-241", what, place, f"add to its types: {', '.join(left_out)}")
 
@@ -262,7 +262,7 @@ class FrameDispatcher(EventTables):
         if first is None:
             return 0
         if self._lost.expects(chunk, first):
-            raise ChunkFailedError(None, WorkerLostError(f"a worker of Spark was lost at position {first.position}"))
+            raise ChunkFailedError(None, WorkerLostError(f"a Spark worker was lost at position {first.position}"))
         frames = self._maker.frames(chunk, first)
         if work.rebuilding:
             frames.serve_rebuild()
@@ -369,7 +369,7 @@ class FrameProcessing(GroupProcessing):
         while after < upto:
             part = self.source.read(after, _PAGE, selection, upto)
             if part.upto <= after:
-                raise UnavailableError("OCQ-420", f"the log ends at position {after}, but {upto} was there before")
+                raise UnavailableError("OCQ-420", f"the log ends at position {after}, but {upto} existed before")
             chunk = Chunk.of(part.events)
             if chunk := chunk if wanted is None else chunk.of_types(wanted):
                 if wanted is not None and event_class is not None and tables is not self.frames:

@@ -63,7 +63,7 @@ def same_code(one: str, other: str) -> bool:
 
 
 def require_swapped(group: str, rebuild: RebuildRecord | None) -> None:
-    """Raise ``SwapUnderWayError``, OCQ-633, while tables and progress of a group are being swapped."""
+    """Raise ``SwapUnderWayError``, OCQ-633, while the tables and progress of a group are being swapped."""
     if rebuild is not None and rebuild.phase is RebuildPhase.SWAPPING:
         what = f"the tables of group '{group}' are being swapped by a rebuild"
         fix = f"wait a moment; if it was interrupted, {_rebuild(group)} completes it, as does opencqrs run"
@@ -79,11 +79,12 @@ class RecordRule:
         setting: ``fetch.initial-position`` as written.
         code: Returns the fingerprints of its code; called at most once per claim.
         now: Returns the time.
-        on_lost: What happens when progress is gone.
+        on_lost: What happens when progress is missing.
         on_changed: What happens when the handlers have changed.
         partitions: ``life-cycle.partitions``.
         said: What this process has warned about.
-        pauses: Whether its code waits for a rebuild by the same code, instead of writing to the tables of others.
+        pauses: Whether its code waits for a rebuild by the same code, instead of writing to tables that other code
+            built.
         selection: The settings that decide which events it reads, and how; empty: they are not compared.
         can_rebuild: Whether the group can be rebuilt, so that messages may advise it; not a scheduled one, nor one with
             participants.
@@ -110,7 +111,7 @@ class RecordRule:
             is_checked: Whether the sequences of all events in the inbox were compared.
 
         Raises:
-            SequencesUncheckedError: If they must be, since the record cannot show that they are those of before.
+            SequencesUncheckedError: If they must be, because the record cannot show that they are unchanged.
             BeginningNeededError: If ``initial`` is needed, and is ``None``; the claim is made again with it.
             ProgressLostError: OCQ-317, if progress is gone.
             HandlersChangedError: OCQ-318 or OCQ-319, if code that must not change has; OCQ-631, if the group was
@@ -135,7 +136,7 @@ class RecordRule:
         return self._compared(found, record, warnings)
 
     def check_rebuild(self, record: GroupRecord, rebuild: RebuildRecord) -> None:
-        """Raise if a rebuild of the group keeps this code from running it; see ``kept``."""
+        """Raise if a rebuild of the group prevents this code from running it; see ``kept``."""
         require_swapped(self.group, rebuild)
         if not rebuild.has_shadow and not rebuild.refused:
             return
@@ -151,7 +152,7 @@ class RecordRule:
             raise RebuildUnderWayError("OCQ-632", what, f"group {self.group}", fix)
 
     def _begun(self, found: FoundGroup, initial: int | None) -> KeptRecord:
-        """Return the record of a group that begins now, again, or that an older version of this package has begun."""
+        """Return the record of a group that begins now, or again, or that began under an older package version."""
         code, layout = self.code(), RecordedLayout(tuple(sorted(found.partitions)), self.partitions)
         selection = RecordedSelection(self.selection) if self.selection else None
         record = GroupRecord(self.group, "", None, self._at(), code.handlers, code.sequencing, (), layout, selection)
@@ -164,9 +165,9 @@ class RecordRule:
         )
 
     def _require_same_sequences(self, found: FoundGroup) -> None:
-        """Raise if events wait which may have come in by other code: an older version records none, or in another way.
+        """Raise if events wait that other code may have put there: older versions record none, or another one.
 
-        Whether code that cannot be read has changed no record shows, now or later.
+        No record can show whether code that cannot be read has changed.
         """
         recorded, own = "" if found.record is None else found.record.sequencing, self.code().sequencing
         if own and (not recorded or (same_code(recorded, own) and recorded != own)) and found.has_waiting():
@@ -198,7 +199,7 @@ class RecordRule:
         return KeptRecord(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
 
     def _taken_over(self, record: GroupRecord, found: FoundGroup, warnings: dict[Warned, str]) -> GroupRecord:
-        """Return the record after a claim by its handlers: earlier ones may have gone on beside them until now."""
+        """Return the record after a claim by its handlers: earlier ones may have kept running beside them until now."""
         claimed = found.positions if found.claimed is None else found.claimed
         kept = record.taken_over({one: found.positions[one] for one in claimed if one in found.positions})
         before, now = record.changed, kept.changed
@@ -247,13 +248,13 @@ class RecordRule:
         return f"progress of group '{self.group}' partition {which} is gone: it begins again after position {initial}"
 
     def _other_handlers(self, position: int) -> HandlersChangedError:
-        others = "up to which others built its read model"
+        others = "up to which other handlers built its read model"
         what = f"handlers of group '{self.group}' changed since position {position}, {others}"
         setting = f"event-handling.groups[{self.group}].processing.on-changed-handlers=warn"
         fix = (
             f"to continue with the new ones, start once with --set '{setting}'; "
             f"{self._or_rebuild(' while the old handlers run')}or delete the read model and {_reset(self.group)} to "
-            "handle all events again; or put the handlers back"
+            "handle all events again; or restore the earlier handlers"
         )
         return HandlersChangedError("OCQ-318", what, f"group {self.group}", fix)
 
@@ -261,9 +262,9 @@ class RecordRule:
         why = f"it has {counted(len(found.partitions), 'partition')}"
         if waiting or found.is_ahead:
             why = "events wait in its inbox" if waiting else "some sequences are ahead of others since a merge"
-        what = f"group '{self.group}' sequences its events in another way than before, and {why}: order would be lost"
+        what = f"group '{self.group}' sequences its events differently than before, and {why}: order would be lost"
         fix = (
-            f"put settings sequence.* and the sequence resolver or batch key back; {self._or_rebuild()}"
+            f"restore the settings sequence.* and the sequence resolver or batch key; {self._or_rebuild()}"
             f"or {_reset(self.group)} to handle all events again, where @on_reset empties the read model"
         )
         return HandlersChangedError("OCQ-319", what, f"group {self.group}", fix)
@@ -282,11 +283,11 @@ def changed_since(group: str, position: int, *, can_rebuild: bool) -> str:
 
 
 def went_on(group: str, since: int, until: int, *, can_rebuild: bool) -> str:
-    """Return the warning that earlier handlers have gone on, in processes beside those with the changed ones."""
+    """Return the warning that earlier handlers kept running, in processes beside those with the changed ones."""
     rebuild = f"{_rebuild(group)} builds it again beside that, " if can_rebuild else ""
     return (
-        f"processes with the earlier handlers of group '{group}' went on beside those with the changed ones, which "
-        f"count since position {until}, not {since}: up to there some partitions were handled by the earlier ones; "
+        f"processes with the earlier handlers of group '{group}' kept running beside those with the changed ones, "
+        f"which apply since position {until}, not {since}: up to there the earlier ones handled some partitions; "
         f"{rebuild}{_reset(group)} handles all events again"
     )
 
@@ -297,7 +298,7 @@ def selected_since(group: str, selection: RecordedSelection, *, can_rebuild: boo
     changed = [f"{key} was {before.get(key)} and is {now}" for key, now in selection.settings if before.get(key) != now]
     said = f"group '{group}' selects other events since position {selection.since}: {', '.join(changed)}"
     rebuild = f"{_rebuild(group)} builds its read model again from all, " if can_rebuild else ""
-    return f"{said}. Those up to there are not read again: {rebuild}{_reset(group)} handles all events again"
+    return f"{said}. Events up to there are not read again: {rebuild}{_reset(group)} handles all events again"
 
 
 def _rebuild(group: str) -> str:

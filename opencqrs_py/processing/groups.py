@@ -33,7 +33,7 @@ from opencqrs_py.processing.sequencing import Sequencing
 
 CHUNK = 1_000
 TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
-_MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
+_MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read together
 _PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _FEEDS_KEPT = 4  # for some partitions only
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
@@ -64,7 +64,7 @@ class GroupProcessing:
         checkpointing: The participants of the group; ``None`` if it has none. Their events do not wait in an inbox.
 
     Attributes:
-        selection: Which events the group looks at.
+        selection: Which events the group reads.
     """
 
     def __init__(  # noqa: PLR0913 all that a group is made from
@@ -136,7 +136,7 @@ class GroupProcessing:
         return found
 
     def forget_earlier(self, cursors: Iterable[Cursor]) -> None:
-        """Forget the events that were read here under other claims, or before an outage under these.
+        """Forget the events that were read here under earlier claims, or before an outage under the current ones.
 
         The log may have been replaced since.
         """
@@ -161,7 +161,7 @@ class GroupProcessing:
 
     @property
     def type_names(self) -> tuple[str, ...]:
-        """The types, or patterns of types, that handlers ask for; empty if some take any type."""
+        """The types, or patterns of types, that handlers take; empty if some take any type."""
         return self._dispatcher.type_names
 
     def wants(self, event_type: str) -> bool:
@@ -180,10 +180,10 @@ class GroupProcessing:
         determined counts as unchanged; its next attempt reports the error.
         """
         if self._parking is None:
-            return "the group's events cannot be parked as it is set up"
+            return "with its settings, the group cannot park events"
         for participant in () if self.checkpointing is None else self.checkpointing.participants:
             if not says_when_parked_events_are_durable(participant):
-                return f"{participant.name} does not say when parked events are durable: it has no {PARKED}"
+                return f"{participant.name} does not report when parked events are durable: it has no {PARKED}"
         events = events_at(self.source, [entry.position for entry in entries])
         for entry in entries:
             if first_lost((entry,), events) is not None:
@@ -192,7 +192,7 @@ class GroupProcessing:
             found = self._sequences_of(event)
             if found and entry.sequence_id not in found:
                 is_now = " and ".join(map(repr, found))
-                return f"{event.label} waits as part of sequence {entry.sequence_id!r}, and is in {is_now} now"
+                return f"{event.label} waits as part of sequence {entry.sequence_id!r}, but is in {is_now} now"
         return ""
 
     def _sequences_of(self, event: Event) -> tuple[str, ...]:
@@ -248,7 +248,7 @@ class GroupProcessing:
         return list(cursors) if self._parking is None else self._parking.look(self.group, cursors, clock.now())
 
     def bring_forward(self, cursors: Sequence[Cursor], clock: Clock) -> int:
-        """Have events in the inbox tried in time that wait by a clock that was ahead; return how many."""
+        """Have events in the inbox tried in time whose due times come from a clock that was ahead; return how many."""
         if self._parking is None:
             return 0
         rule, each = self.schedule or self._parking.rule, self.schedule is not None and self.schedule.each

@@ -1,4 +1,4 @@
-"""The calls of a partition's handlers: what they are given, which one is under way, and what waits for the commit."""
+"""The calls of a partition's handlers: their arguments, which call is active, and what waits for the commit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class HandlerCalls:
         self._in_hand: tuple[Chunk, Work, int, bool] | None = None
 
     def in_hand(self) -> CallInHand | None:
-        """Return the call that is under way, for other threads; ``None`` if there is none."""
+        """Return the active call, for other threads; ``None`` if there is none."""
         in_hand = self._in_hand
         if in_hand is None:
             return None
@@ -64,9 +64,9 @@ class HandlerCalls:
         return self.dispatcher.places(call.event)
 
     def overdue(self, call: CallInHand, seconds: float) -> Failure:
-        """Return what it comes to that a call has not returned, with the lines at which its thread is."""
+        """Return the failure of a call that has not returned, with the stack of its thread."""
         what = f"the handler has not returned for {in_words(seconds)}"
-        fix = "make sure that it ends by itself, with time limits for what it waits for, or raise {}"
+        fix = "make sure that it returns, with time limits for what it waits for, or increase {}"
         error = HandlerTimeoutError("OCQ-229", what, fix=fix.format("processing.handler-timeout"))
         failure = self._diagnosis.failure(error, Origin.HANDLER, call.event)
         stack = stack_of_thread(call.thread)
@@ -85,7 +85,7 @@ class HandlerCalls:
         return work
 
     def handle(self, portion: Portion, work: Work, dispatcher: Dispatcher | None = None) -> int:
-        """Call the handlers for a portion, and wait for what they have sent; return how many events they got.
+        """Call the handlers for a portion, and wait for the answers to their statements; return the number of events.
 
         Args:
             portion: The events.
@@ -94,7 +94,7 @@ class HandlerCalls:
 
         Raises:
             ChunkFailedError: If one fails, or has ended the transaction.
-            PipelineFailedError: If a statement fails whose answer was not waited for.
+            PipelineFailedError: If a pipelined statement fails.
         """
         if dispatcher is None:
             dispatcher = self._replays.dispatcher if work.replaying else self.dispatcher
@@ -150,7 +150,7 @@ class HandlerCalls:
             self._in_hand = None
 
     def _by_batches(self, portion: Portion, work: Work, dispatcher: Dispatcher) -> int:
-        """Call the handlers for one batch after the other: lists and tables hold the events of one sequence."""
+        """Call the handlers for one batch after the other: lists and tables contain the events of one sequence."""
         handled = 0
         for start, end in portion.batches():
             try:
@@ -165,7 +165,7 @@ class HandlerCalls:
 
 
 def note_circumstances(work: Work, cursor: Cursor, portion: Portion) -> None:
-    """Note what is out of the ordinary: that events wait, are handled again, or are handled in part already."""
+    """Note what is exceptional: that events wait, are handled again, or are partly handled already."""
     if portion.waiting:
         work.failing, work.attempt, work.parked = portion.chunk.position(0), portion.attempts + 1, True
         work.replaying = portion.waiting[0].replaying

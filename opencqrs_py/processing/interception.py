@@ -18,8 +18,8 @@ from opencqrs_py.processing.roles import AROUND_EVENT, AROUND_HANDLER, Kind
 from opencqrs_py.processing.signatures import read_signature
 
 _FIX = (
-    "yield exactly once on every way through the function, where what it surrounds is to run; to try again, raise: the "
-    "event is retried as its group says"
+    "yield exactly once on every path through the function, where the surrounded call is to run; to retry, raise: the "
+    "event is retried according to its group's settings"
 )
 _NOT_THE_EVENTS = (AssemblyError, ProjectCodeError)
 
@@ -27,7 +27,7 @@ _NOT_THE_EVENTS = (AssemblyError, ProjectCodeError)
 class SurroundingCall:
     """One interceptor: its call, and its place, as messages name it.
 
-    ``contextlib`` would do the same, but its errors name nothing, and would be taken for errors of the event.
+    ``contextlib`` would do the same, but its errors name no interceptor, and would count as errors of the event.
     """
 
     def __init__(self, call: Callable[..., Any], place: str) -> None:
@@ -81,13 +81,13 @@ class SurroundingCall:
 class Interceptors:
     """The interceptors of one group.
 
-    The surrounded call runs inside the interceptor's ``yield``, and its errors are raised there. An interceptor that
-    catches the error has dealt with it: the event counts as handled. What an interceptor itself raises, before its
-    ``yield`` or after it, is the event's error, as if the handler had raised it.
+    The surrounded call runs inside the interceptor's ``yield``, and its errors are raised there. If an interceptor
+    catches the error, the event counts as handled. What an interceptor itself raises, before its ``yield`` or after it,
+    is the event's error, as if the handler had raised it.
 
     Args:
         interceptors: Outermost first.
-        injector: Provides what they ask for besides the event.
+        injector: Provides their arguments besides the event.
 
     Raises:
         HandlerSignatureError: OCQ-201 to OCQ-205.
@@ -96,7 +96,7 @@ class Interceptors:
     def __init__(self, interceptors: Iterable[Interceptor] = (), injector: Injector | None = None) -> None:
         injector = injector or NothingProvided()
         self.sees_attributes = False
-        self.in_transaction = list[str]()  # places of those that ask for parts of a transaction
+        self.in_transaction = list[str]()  # places of those that take parts of a transaction
         self._around_event: list[SurroundingCall] = []
         self._around_handler: list[SurroundingCall] = []
         for one in interceptors:

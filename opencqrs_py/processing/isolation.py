@@ -10,13 +10,13 @@ from threading import Condition
 class Turns:
     """Lets one thread at a time handle a marked event, so that a crash counts against the event that caused it.
 
-    Partitions that continue after a crash each mark the event that they have in hand. With two marks
-    at once, a crash would count against both events, and three crashes by one group's handler would hold
-    up partitions of others.
+    Partitions that continue after a crash each mark the event that they are handling. With two marks at once, a crash
+    would count against both events, and three crashes caused by one group's handler would block partitions of other
+    groups.
 
     Args:
-        patience: Most seconds to wait for the current holder. A slower one is not waited for again: one slow call
-            holds up no other partition.
+        patience: Most seconds to wait for the current holder. A slower one is not waited for again, so one slow call
+            delays no other partition.
     """
 
     def __init__(self, patience: float) -> None:
@@ -32,7 +32,7 @@ class Turns:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait until no other marked event is in hand, and exclude others for the duration of the block."""
+        """Wait until no other marked event is being handled, and exclude others for the duration of the block."""
         mine = object()
         with self._changed:
             self._waiting += 1

@@ -1,4 +1,4 @@
-"""Events of the inbox that would be tried too late, since the clock by which they wait was ahead."""
+"""Events of the inbox that would be tried too late because their due times come from a clock that was ahead."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _Pair = tuple[InboxEntry, InboxEntry]
 class LateEntries:
     """Finds the events of a group that wait longer than its back-off allows, and has them tried in time.
 
-    Times are recorded by the clock of the process that tried an event, or put it there. It may have been ahead of the
-    one here, or was set back since: such events would wait for as long as that.
+    Times are recorded by the clock of the process that tried an event, or put it there. That clock may have been ahead
+    of this process's, or set back since: such events would wait longer by the difference.
 
     Args:
         inbox: The inbox.
@@ -46,7 +46,7 @@ class LateEntries:
         self._first, self._longest = next(iter(waits), 0.0), max(waits, default=0.0)
 
     def bring_forward(self, cursors: Sequence[Cursor], now: datetime) -> int:
-        """Give late events of claimed partitions the time that they would have by the clock here; return how many."""
+        """Give late events of claimed partitions the due time by this process's clock; return how many."""
         late = self._late(now)
         return sum(self._brought_forward(cursor, late, now) for cursor in cursors) if late else 0
 
@@ -82,14 +82,14 @@ class LateEntries:
         return pairs
 
     def _found(self, first: str, longest: str) -> list[InboxEntry]:
-        """Return the events that may be late: untried ones, and those that wait longer than any that has failed."""
+        """Return the events that may be late: untried ones, and those that wait longer than any failed one may."""
         pending = InboxSelection(status=InboxStatus.PENDING, due_after=first)
         retrying = InboxSelection(status=InboxStatus.RETRYING, due_after=longest)
         read = ((which, self._inbox.entries(self._group, selection=which)) for which in (pending, retrying))
         return [one for which, entries in read for one in entries if which.matches(one)]
 
     def _sequences(self, found: Sequence[InboxEntry]) -> dict[str, list[InboxEntry]]:
-        """Return all events of the sequences of some: the first one waits for a later one that has failed, too."""
+        """Return all events of the sequences of some: the first one may wait for a later one that has failed."""
         ids = () if self._each else dict.fromkeys(one.sequence_id for one in found)
         sequences: dict[str, list[InboxEntry]] = {id_: [] for id_ in ids}
         which = map(InboxSelection, ids) if len(ids) <= _FEW else (EVERYTHING,)
@@ -104,5 +104,5 @@ class LateEntries:
 
 
 def _after(now: datetime, seconds: float) -> str:
-    """Return the time from which on an event is late that may wait for some seconds."""
+    """Return the time from which an event counts as late if it may wait for some seconds."""
     return in_milliseconds(now + timedelta(seconds=max(_LEAST_SECONDS, seconds)))

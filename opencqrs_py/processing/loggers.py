@@ -7,10 +7,10 @@ from functools import lru_cache
 
 
 def enable_loggers() -> None:
-    """Undo that ``logging.config`` has disabled our loggers: by default it disables all that it does not name.
+    """Enable our loggers if ``logging.config`` has disabled them: by default it disables all that it does not name.
 
-    Failures and skipped events would go unreported. Levels, handlers and filters of the project stay. This takes less
-    than a microsecond if there is nothing to undo, as a program may configure its log at any time.
+    Failures and skipped events would go unreported. Levels, handlers and filters of the project stay. A program may
+    configure its log at any time; this check takes less than a microsecond if nothing was disabled.
     """
     for logger in _ours(len(logging.root.manager.loggerDict)):
         if logger.disabled:
@@ -19,7 +19,7 @@ def enable_loggers() -> None:
 
 @lru_cache(maxsize=1)
 def _ours(count: int) -> tuple[logging.Logger, ...]:
-    """Return our loggers among all that there are; found again when there are more."""
+    """Return our loggers among all loggers; searched again when there are more."""
     del count
     there = tuple(logging.root.manager.loggerDict.items())
     return tuple(

@@ -1,4 +1,4 @@
-"""Narrowing: from a chunk that fails to the event by which it fails."""
+"""Narrowing: from a chunk that fails to the event that makes it fail."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from opencqrs_py.processing.recovery import Diagnosis
 
 
 class Narrowing:
-    """Commits what comes before the event by which a chunk fails, so that this event comes first.
+    """Commits what comes before the event that makes a chunk fail, so that this event comes first.
 
     Args:
         handle: Handles a portion in one transaction with the progress.
-        park_at_once: Parks the event at an index of a portion, if no attempt is left to it; else returns ``None``.
+        park_at_once: Parks the event at an index of a portion, if it has no attempt left; else returns ``None``.
         diagnosis: Classifies errors.
     """
 
@@ -51,13 +51,13 @@ class Narrowing:
         return before if before.failure is not None or before.changed else replace(before, failure=failure)
 
     def search(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
-        """Find the event to which an error belongs that names none."""
+        """Find the event that an error belongs to, if the error names none."""
         if isinstance(error, TransactionEndedError):
             return self._one_by_one(cursor, portion, error)
         return self.by_halves(cursor, portion)
 
     def by_halves(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
+        """Find the event that makes a chunk fail: what comes before it is committed, in ever smaller chunks."""
         middle = len(portion.chunk) // 2
         half = portion.first(middle)
         first = self._handle(cursor, half)
@@ -66,11 +66,11 @@ class Narrowing:
         return first.followed_by(self._handle(first.cursor, portion.after(middle)))
 
     def _one_by_one(self, cursor: Cursor, portion: Portion, error: TransactionEndedError) -> Outcome:
-        """Find the event whose handler ended the transaction: each further call of it repeats what it has committed.
+        """Find the event whose handler ended the transaction: each further call repeats what it has committed.
 
-        One that ends none this time, such as one that creates a table if there is none, is not found. But what the
-        chunk had committed may be there twice, so the partition fails. An event that fails for another reason meanwhile
-        does so again at the next step: nothing of it is stored.
+        A handler that does not end it this time, such as one that creates a table only if it is missing, is not found.
+        But what the chunk had committed may be stored twice, so the partition fails. An event that fails for another
+        reason in the meantime fails again at the next step: nothing of it is stored.
         """
         done, rest = Outcome(cursor), portion
         while rest.chunk and done.failure is None:
@@ -84,7 +84,7 @@ class Narrowing:
         return replace(done, failure=self._unfound(portion, error))
 
     def _unfound(self, portion: Portion, error: TransactionEndedError) -> Failure:
-        """Return the failure of a chunk whose transaction was ended by a handler that did not do it again."""
+        """Return the failure of a chunk whose transaction was ended by a handler that did not do so again."""
         failure = self._diagnosis.failure_of_handler(error, portion.chunk[0])
         event = _one_of(portion.chunk, failure.event)
         return replace(failure, origin=Origin.FRAMEWORK, position=None, event=event, message=_ENDED_ONCE)
@@ -92,8 +92,8 @@ class Narrowing:
 
 _ENDED_ONCE = (
     "a handler ended the transaction that it shares with the progress, and did not do so again when events were "
-    "handled alone: what it had written may be there twice; correct the read model or handle the events again, and "
-    "take out what commits, such as commit(), COMMIT, executescript(), or the definition of a table on MariaDB"
+    "handled alone: what it had written may exist twice; correct the read model or handle the events again, and "
+    "remove what commits, such as commit(), COMMIT, executescript(), or the definition of a table on MariaDB"
 )
 
 
@@ -102,7 +102,7 @@ def _one_of(chunk: Chunk, first: str) -> str:
 
 
 def _is_done(done: Outcome, portion: Portion) -> bool:
-    """Return whether what follows a portion may be handled: nothing of it waits now, or was changed by a person."""
+    """Return whether what follows a portion may be handled: none of its events waits, or was changed by a person."""
     if done.parked or done.changed:
         return False
     return bool(portion.waiting) or done.cursor.position >= portion.upto

@@ -26,8 +26,8 @@ class Notice:
         wait: Seconds until the next attempt, where there is one.
         sequence_id: The sequence whose event was tried in the inbox, or, without a failure, that has left it; ``None``
             if it is not about the inbox.
-        advises: Whether what to do about an outage is said, too: when a start meets it, since a URL may be wrong, and
-            when a handler does at first, since its code may be.
+        advises: Whether the notice advises what to do about an outage: at a start, because a URL may be wrong, and at
+            the first outage in a handler, because its code may be wrong.
         releases: Whether this process releases the partition, so that there is no next attempt here.
     """
 
@@ -121,10 +121,10 @@ class Observers(Observer):
 _NEXT = {
     Action.RETRY: "retry {when}",
     Action.ISOLATE: "no attempt is used, and each of its events is handled alone next",
-    Action.SKIP: "attempts used up: the event is skipped",
+    Action.SKIP: "attempts exhausted: the event is skipped",
     Action.PARK: "the event is parked, and its sequence waits for it",
     Action.STOP: "the partition has failed; next attempt {when}, or at the next start",
-    Action.HOLD: "the partition has failed, and is not tried again before it is restarted",
+    Action.HOLD: "the partition has failed, and is not tried again until it is restarted",
     Action.WAIT: "no attempt is used; retry {when}",
     Action.CLAIM: "its participants claim it again {when}; events after the stored position are repeated",
 }

@@ -26,7 +26,7 @@ _LOOK_SECONDS = 1.0  # between two counts of arrivals
 
 
 class Limit(Protocol):
-    """The position up to which the log may be read by now. Safe for several threads."""
+    """The position up to which the log may currently be read. Safe for several threads."""
 
     @property
     def step_seconds(self) -> float:
@@ -34,7 +34,7 @@ class Limit(Protocol):
         ...
 
     def limit(self) -> int | None:
-        """Return the last position that may be read by now; ``None``: the limit is lifted."""
+        """Return the last position that may currently be read; ``None``: the limit is lifted."""
         ...
 
 
@@ -67,10 +67,10 @@ class Following:
 
 
 class Pace:
-    """The position up to which the log may be read by now. Safe for several threads.
+    """The position up to which the log may currently be read. Safe for several threads.
 
     Every position up to the limit is read once by all partitions together, so the limit moves as fast as events may be
-    handled. It stays close to the slowest partition: the time of a pause is not made up for.
+    handled. It stays close to the slowest partition: a pause is not made up for.
 
     Args:
         per_second: How many positions it moves in a second, at least 1.
@@ -90,7 +90,7 @@ class Pace:
         self._lock = Lock()
 
     def limit(self) -> int | None:
-        """Return the last position that may be read by now; ``None``: the limit is lifted."""
+        """Return the last position that may currently be read; ``None``: the limit is lifted."""
         with self._lock:
             if self._lifted:
                 return None
@@ -197,7 +197,7 @@ class PacedSource(EventSource, LimitedSource, PickingSource):
             yield _PacedWatch(watch, self)
 
     def fingerprint(self, position: int, event: Event | None = None) -> str:
-        """Return that of the whole log."""
+        """Return the fingerprint of the whole log."""
         return self._source.fingerprint(position, event)
 
     def verify(self, position: int, fingerprint: str) -> None:
@@ -209,7 +209,7 @@ class PacedSource(EventSource, LimitedSource, PickingSource):
         return self._source.is_outage(error)
 
     def selects(self, share: Share) -> bool:
-        """Return whether the log leaves out what does not belong to such a share."""
+        """Return whether the log filters out events of other partitions."""
         return isinstance(self._source, SharingSource) and self._source.selects(share)
 
     def pick(self, positions: Sequence[int]) -> Sequence[Event]:
@@ -227,7 +227,7 @@ class _PacedWatch(Watch):
         self._woken = Signal()
 
     def wait(self, after: int, seconds: float) -> int:
-        """Return the end of the readable log as soon as it is beyond ``after``, or when ``seconds`` are over."""
+        """Return the end of the readable log as soon as it is beyond ``after``, or when ``seconds`` have passed."""
         until = time.monotonic() + seconds
         while True:
             limit = self._source.limit()

@@ -99,13 +99,13 @@ def is_used_up_by_crashes(entry: InboxEntry, back_off: BackOff) -> bool:
 def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that is no longer in the log."""
     event = in_one_line(f"event {entry.event_id} of {entry.event_source} at position {entry.position}")
-    what = f"the log does not have {event} any more"
+    what = f"the log no longer has {event}"
     return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 
 def unwanted(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that no handler takes any more."""
-    what = f"no handler of the group takes events of the type {in_one_line(entry.event_type)} any more"
+    what = f"no handler of the group takes events of type {in_one_line(entry.event_type)} any longer"
     return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 

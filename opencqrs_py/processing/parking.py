@@ -47,7 +47,7 @@ from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, Uni
 from opencqrs_py.processing.positions import events_at
 
 logger = logging.getLogger("opencqrs.processing")
-LOOK_SECONDS = 1.0  # between two checks of an inbox that is not empty, since people may have changed it
+LOOK_SECONDS = 1.0  # between two checks of a non-empty inbox, since people may have changed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class PartitionInbox:
             InboxError: OCQ-602, for an event of several sequences.
         """
         if portion.page is None:
-            raise LookupError(f"the event at position {first.position} is of no page")
+            raise LookupError(f"the event at position {first.position} is on no page")
         return self._parted(portion.page, portion.chunk[index + 1 :], frozenset({first.sequence_id}), cursor)
 
     def _parted(
@@ -228,8 +228,8 @@ class PartitionInbox:
     def entry_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> InboxEntry | None:
         """Return the entry of an event that has failed in a chunk, if it is parked at once; else ``None``.
 
-        One that has failed before is not, since that is recorded; nor is one without a sequence, which holds up the
-        partition.
+        One that has failed before is not, since its failure is recorded; nor is one whose sequence is unknown, which
+        blocks the partition.
         """
         known = cursor.failing is not None and cursor.failing == failure.position
         if known or cursor.isolate or portion.page is None or not self._rule.parks_at_once(failure):
@@ -291,7 +291,7 @@ class PartitionInbox:
         rest = Remainder(first.sequence_id, None)
         change = InboxChange(in_milliseconds(self._clock.now()), changed=((first, first),), remainders=(rest,))
         unit = self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change)
-        with suppress(InboxChangedError), unit:  # a person has just acted: it is looked at again
+        with suppress(InboxChangedError), unit:  # a person has just acted: it is checked again
             pass
 
     def _without_event(self, cursor: Cursor, entry: InboxEntry, now: datetime) -> None:
@@ -337,9 +337,9 @@ class PartitionInbox:
     def _uncounted(
         self, cursor: Cursor, entries: Sequence[InboxEntry], failure: Failure, marked: InboxEntry | None
     ) -> None:
-        """Remove the mark of an attempt that no event has failed; what participants do not confirm waits longer.
+        """Remove the mark of an attempt in which no event failed; what participants do not confirm waits longer.
 
-        Otherwise it would be due at once, and the log would never get its turn.
+        Otherwise it would be due at once, and the log would starve.
         """
         if failure.origin is Origin.FENCED or not entries:
             return
@@ -364,13 +364,13 @@ class PartitionInbox:
 
 
 def _alike(entries: Sequence[InboxEntry]) -> tuple[InboxEntry, ...]:
-    """Return the first events of a sequence, up to one that waits for a person, or differs in being a replay."""
+    """Return the first events of a sequence, up to one that waits for a person, or differs in being replayed."""
     first = entries[0].replaying
     return tuple(takewhile(lambda entry: entry.status.moves and entry.replaying is first, entries))
 
 
 def unseen(cursor: Cursor, *, log_first: bool = False) -> Cursor:
-    """Return the cursor, set to check the inbox before its next step, or to take that with the log first."""
+    """Return the cursor, set to check the inbox before its next step, or to take the next step with the log."""
     known = cursor.parked
     return cursor if known is None else replace(cursor, parked=replace(known, seen_at="", log_first=log_first))
 
@@ -404,5 +404,5 @@ def one_less_isolated(cursor: Cursor, done: Outcome) -> Outcome:
 
 def no_inbox(group: str, event: Event) -> InboxError:
     """Return the error that an event cannot be parked."""
-    what = f"group '{group}' has no inbox: its tracker keeps none"
+    what = f"group '{group}' has no inbox: its tracker does not provide one"
     return InboxError("OCQ-603", what, event.label, "set retry.on-exhausted: stop or skip")

@@ -28,7 +28,7 @@ def checkpointed_groups(cls: type) -> list[str]:
 
 
 def participant_of(instance: object, group: str, place: str) -> Participant | None:
-    """Return an instance as participant of a group; ``None`` if its class is not one.
+    """Return an instance as a participant of a group; ``None`` if its class is not one.
 
     Raises:
         HandlerSignatureError: OCQ-640, if its class is invalid, or looks like a participant without the mark.
@@ -39,14 +39,14 @@ def participant_of(instance: object, group: str, place: str) -> Participant | No
         _check_unmarked(cls, group, place)
         return None
     if len(groups) > 1:
-        what = f"{cls.__name__} is marked by @checkpointing for {len(groups)} groups, whose positions are not the same"
+        what = f"{cls.__name__} is marked with @checkpointing for {len(groups)} groups, whose positions differ"
         raise HandlerSignatureError("OCQ-640", what, place, "write a class for each group")
     if canonical(group) != canonical(groups[0]):
-        what = f"{cls.__name__} takes part in checkpoints of group '{groups[0]}', and handles events of '{group}'"
+        what = f"{cls.__name__} takes part in checkpoints of group '{groups[0]}', but handles events of '{group}'"
         raise HandlerSignatureError("OCQ-640", what, place, "write a class for each group")
     asked = getattr(cls, CHECKPOINT, None)
     if not callable(asked) or asked is CheckpointParticipant.on_checkpoint:
-        what = f"{cls.__name__} does not say what is durable: it has no {CHECKPOINT}"
+        what = f"{cls.__name__} does not report what is durable: it has no {CHECKPOINT}"
         raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(CHECKPOINT)}")
     for name in _PARAMETERS:
         _check_callback(getattr(instance, name, None), name, place)
@@ -54,7 +54,7 @@ def participant_of(instance: object, group: str, place: str) -> Participant | No
 
 
 def says_when_parked_events_are_durable(participant: Participant) -> bool:
-    """Return whether a participant can be in a group that parks events."""
+    """Return whether a participant can belong to a group that parks events."""
     said = getattr(type(participant.instance), PARKED, None)
     return callable(said) and said is not CheckpointParticipant.on_parked_handled
 
@@ -64,7 +64,7 @@ def _check_unmarked(cls: type, group: str, place: str) -> None:
     marked = next((parent for parent in cls.__mro__ if checkpointed_groups(parent)), None)
     if issubclass(cls, CheckpointParticipant) or marked is not None:
         parent = CheckpointParticipant if marked is None else marked
-        what = f"{cls.__name__} derives from {parent.__name__} and is not marked by @checkpointing itself"
+        what = f"{cls.__name__} derives from {parent.__name__} but is not itself marked with @checkpointing"
         raise HandlerSignatureError(
             "OCQ-640", what, place, f'write @checkpointing("{group}") above class {cls.__name__}'
         )
@@ -76,7 +76,7 @@ def _check_callback(callback: Callable[..., Any] | None, name: str, place: str) 
     if not callable(callback):
         raise HandlerSignatureError("OCQ-640", f"{name} is not a method", place, f"write {form_of(name)}")
     if inspect.isgeneratorfunction(callback) or inspect.isasyncgenfunction(callback):
-        what = f"{name} must not yield: nothing would run it"
+        what = f"{name} must not yield: its code would never run"
         raise HandlerSignatureError("OCQ-640", what, place, f"write {form_of(name)}")
     if why := why_not_called_with(callback, *_PARAMETERS[name].split(", ")):
         what = f"{name} cannot be called with {_PARAMETERS[name]} ({why})"

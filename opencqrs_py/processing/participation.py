@@ -45,7 +45,7 @@ class CheckpointParticipant:
     """
 
     def on_partition_claimed(self, partition: Partition, resume_at: int, trigger: CheckpointTrigger) -> object:
-        """Take a partition over, before its first event. If it raises, the partition is tried again after a pause.
+        """Take a partition over, before its first event. If this raises, the partition is tried again after a pause.
 
         Args:
             partition: Partition of the group.
@@ -55,7 +55,7 @@ class CheckpointParticipant:
         """
 
     def on_checkpoint(self, partition: Partition, requested: int) -> object:
-        """Make everything durable up to at least a position, and return up to where it is.
+        """Make everything durable up to at least a position, and return the position up to which it is.
 
         Args:
             partition: Partition of the group.
@@ -65,10 +65,10 @@ class CheckpointParticipant:
             A position, at least the requested one, or ``LATEST`` for everything that was handled. Less, nothing or an
             error means that the checkpoint has failed: events after the stored position are handled again.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say what is durable: write {CHECKPOINT}")
+        raise NotImplementedError(f"{type(self).__name__} does not report what is durable: write {CHECKPOINT}")
 
     def on_partition_released(self, partition: Partition, up_to: int) -> object:
-        """Flush what is possible before the partition is released; by default as for a checkpoint.
+        """Flush what is possible before the partition is released; by default the same as a checkpoint.
 
         Args:
             partition: Partition of the group.
@@ -93,7 +93,7 @@ class CheckpointParticipant:
             partition: Partition of the group.
             positions: Positions of the events, ascending.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say when parked events are durable: write {PARKED}")
+        raise NotImplementedError(f"{type(self).__name__} must report when parked events are durable: write {PARKED}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Caller(Protocol):
         ...
 
     def still(self, key: Hashable) -> TimeoutError | None:
-        """Return why a call would not be made now, as an earlier one has not returned; ``None`` if it would be made."""
+        """Return why a call would be refused, since an earlier one has not returned; ``None`` if it would be made."""
         ...
 
 
@@ -253,7 +253,8 @@ class ClaimedPartition:
     Attributes:
         positions: Its positions.
         trigger: Requests its checkpoints.
-        closed: Whether it is over, by itself or because the partition was claimed again in this process.
+        closed: Whether it has ended, because it was released or because the partition was claimed again in this
+            process.
     """
 
     def __init__(self, checkpointing: Participation, group: str, partition: Partition, resume_at: int) -> None:
@@ -276,7 +277,7 @@ class ClaimedPartition:
             try:
                 self._all.settle(number, self.partition)
             except Exception as error:
-                what = f"{participant.name} is not done with an earlier claim: {one_line(error)}"
+                what = f"{participant.name} has not finished an earlier claim: {one_line(error)}"
                 raise CheckpointError("OCQ-645", what, self._where_of(participant)) from error
             self._claimed.append(number)
             if participant.callback(CLAIMED) is None:
@@ -297,7 +298,7 @@ class ClaimedPartition:
             CheckpointError: OCQ-646, if one of them does not.
         """
         if self.closed:
-            raise CheckpointError("OCQ-646", "the partition was given up meanwhile", self._where)
+            raise CheckpointError("OCQ-646", "the partition was released in the meantime", self._where)
         most = self.positions.handled if handled is None else handled
         seen: dict[int, CallOutcome] = {}
 
@@ -320,7 +321,7 @@ class ClaimedPartition:
             CheckpointError: OCQ-646, if one of them raises or does not return in time.
         """
         if self.closed:
-            raise CheckpointError("OCQ-646", "the partition was given up meanwhile", self._where)
+            raise CheckpointError("OCQ-646", "the partition was released in the meantime", self._where)
         everybody = dict.fromkeys(range(len(self._all.participants)), (positions,))
         answers = self._all.ask(PARKED, self.partition, everybody)
         for number, participant in enumerate(self._all.participants):
@@ -386,14 +387,14 @@ class ClaimedPartition:
     def _refused(self, number: int, answer: CallOutcome, requested: int, callback: str) -> CheckpointError:
         participant = self._all.participants[number]
         what = f"{participant.name} has not confirmed position {requested}: {_reason(answer)}"
-        fix = f"return a position from {requested} on, or LATEST, from {callback} when everything is durable"
+        fix = f"return at least position {requested}, or LATEST, from {callback} when everything is durable"
         error = CheckpointError("OCQ-646", what, self._where_of(participant), fix)
         error.__cause__ = answer.error
         return error
 
     def _warn(self, agreement: Agreement, when: str) -> None:
         for number in agreement.lagging:
-            text = "[%s] %s holds the progress down at %s: it confirms less than others"
+            text = "[%s] %s holds the progress back at %s: it confirms less than others"
             logger.warning(text, self._where, self._all.participants[number].name, when)
 
     def _where_of(self, participant: Participant) -> str:
@@ -412,4 +413,4 @@ def _reason(answer: CallOutcome) -> str:
     if answer.error is not None:
         return one_line(answer.error)
     value = answer.value
-    return f"it has answered {value.name if isinstance(value, Latest) else repr(value)}"
+    return f"it returned {value.name if isinstance(value, Latest) else repr(value)}"

@@ -33,7 +33,7 @@ class NotOpenedError(Exception):
 
 
 class NotUndoneError(Exception):
-    """The work of an event cannot be undone alone: the whole chunk has to be handled in the usual way.
+    """The work of an event cannot be undone separately: the whole chunk has to be handled in the usual way.
 
     Attributes:
         error: What its handler has raised; ``None`` if none has.

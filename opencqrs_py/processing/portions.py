@@ -19,13 +19,14 @@ class Portion:
     Attributes:
         chunk: The events that handlers get; without any, only the progress or the inbox changes.
         upto: Position to which the progress moves.
-        behind: Events up to that position that enter the inbox unhandled, as one of their sequence waits there.
+        behind: Events up to that position that enter the inbox unhandled, because an earlier event of their sequence
+            waits there.
         waiting: The entries of the chunk's events, if they come from the inbox: then the progress does not move.
         page: The page that the chunk belongs to; ``None`` if it comes from the inbox, or handlers get nothing.
         remainders: What remains in the inbox of the chunk's sequences.
         due_at: When the rest of a sequence is tried after the chunk was cut within it; ``None`` if each of its events
             has its own time.
-        choices: The chunk's sequences of which a tick tries some events only.
+        choices: The chunk's sequences of which a tick tries only some events.
     """
 
     chunk: Chunk

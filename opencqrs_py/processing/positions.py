@@ -1,4 +1,4 @@
-"""Positions: reading events again by theirs, and that of the newest one."""
+"""Positions: reading events again by position, and the position of the newest event."""
 
 from __future__ import annotations
 

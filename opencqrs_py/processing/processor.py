@@ -1,4 +1,4 @@
-"""The processors of a group: each takes the next events of its partition, has them handled, and moves progress."""
+"""The processors of a group: each takes the next events of its partition, has them handled, and moves the progress."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ MOST_CRASHES = 3  # processes that may end while they handle an event
 
 
 class Stopping(Protocol):
-    """Whether a partition is to stop, as an event of ``threading`` says it."""
+    """Whether a partition is to stop, with the interface of ``threading.Event``."""
 
     def is_set(self) -> bool:
         """Return whether it is."""
         ...
 
     def wait(self, timeout: float, /) -> bool:
-        """Wait for that, at most so many seconds; return whether it is."""
+        """Wait for that, at most ``timeout`` seconds; return whether it is."""
         ...
 
 
@@ -78,13 +78,13 @@ class PartitionProcessor:
 
     Args:
         group: Processing group.
-        partition: Its share of the group's sequences.
+        partition: The partition that it handles.
         feed: Where events come from.
         tracker: Where progress goes.
         dispatcher: Calls the handlers.
         batch_size: Most events in one transaction, at least 1.
         clock: Time, for what is recorded.
-        limits: How long a call of a handler may take; whoever drives the processor watches that.
+        limits: How long a call of a handler may take; the driver of the processor watches that.
         pipelining: Decides whether statements of a chunk wait for their answers; ``None``: they do.
         parking: The inbox, and how events are parked; ``None`` if the tracker has none.
         caution: Decides how large chunks are while events fail; ``None`` for one of its own.
@@ -133,7 +133,7 @@ class PartitionProcessor:
                 parking, *rest, lambda: self._batch_size, self._clock, self._handle, dispatcher.wants
             )
         single = not (dispatcher.takes_several or dispatcher.uses_session)
-        # How chunks are handled while events are given up now and then; ``None``: as always.
+        # How chunks are handled while events are parked now and then; ``None``: as always.
         self._pieces: Pieces | None = None
         if self._inbox is not None and single and pipelining is None and isinstance(tracker, SavingTracker):
             self._pieces = Pieces(group, tracker, self._inbox, feed.source, self._diagnosis, self.calls)
@@ -144,8 +144,8 @@ class PartitionProcessor:
         When event k of a chunk fails, the chunk is rolled back, the events before k are committed, and the outcome
         names k. Errors come back in the outcome, whatever their class; only a real interrupt passes through.
 
-        After an outage it is first seen to that the progress and the log are what they were. Progress that another
-        task has moved under the same claim is taken over where the cursor is shared, and only there.
+        After an outage, the step first checks that the progress and the log are unchanged. Progress that another task
+        has moved under the same claim is taken over only where the cursor is shared.
 
         Source:
             PRODUCT section 4, "Exactly once"; OpenCQRS event handling loop.
@@ -179,7 +179,7 @@ class PartitionProcessor:
             return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
 
     def failed_in_inbox(self, cursor: Cursor, failure: Failure, sequence_id: str) -> Outcome:
-        """Record that the attempt of an event of the inbox has failed, whose call was given up.
+        """Record the failed attempt of an event of the inbox whose call was abandoned.
 
         Args:
             cursor: Where the partition stands.
@@ -204,21 +204,21 @@ class PartitionProcessor:
             return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
 
     def release(self, cursor: Cursor) -> Outcome | None:
-        """Store the progress that is not stored yet, before the partition is given up; ``None`` if there is none."""
+        """Store the progress that is not stored yet, before the partition is released; ``None`` if there is none."""
         return None if cursor.doubtful or cursor.position <= cursor.stored else self.flush(cursor)
 
     def close(self) -> None:
-        """Discard what is kept for the partition, after it was given up."""
+        """Discard what is kept for the partition, after it was released."""
 
     def abandon(self) -> None:
-        """Have the thread that hangs in a call handle no further event, should it return; from another thread."""
+        """Prevent a thread that hangs in a call from handling further events, should it return; from another thread."""
 
     def resting(self, stopping: Stopping, wake: Callable[[], None]) -> Stopping:
-        """Return what ends the rest of the partition early: its stop, and whatever else it has to do.
+        """Return what ends the pause of the partition early: its stop, and anything else it has to do.
 
         Args:
             stopping: Set when it is to stop.
-            wake: Has those who wait for events look at it.
+            wake: Wakes the threads that wait for events, so that they check it.
         """
         del wake
         return stopping
@@ -280,7 +280,7 @@ class PartitionProcessor:
         return self._from_log(done.cursor) if done.failure is None else done
 
     def _replay_ended(self, done: Outcome, *, after_inbox: bool = False) -> Outcome:
-        """End the replay of the partition, if everything is handled again; the group's last one calls functions then.
+        """End the replay of the partition, if everything is handled again; the group's last one then calls functions.
 
         Source:
             Axon: the replay is over after the event at the position of the reset, not with the next event.
@@ -362,13 +362,13 @@ class PartitionProcessor:
     def _hold(self, cursor: Cursor, record: FailureRecord, event: Event) -> Outcome:
         what = f"{record.crashes} processes have ended while they handled this event"
         command = f"opencqrs groups restart {self.group}:{self.partition}"
-        fix = f"fix its handler, then: {command}; if no leases lead the group, release the event as OCQ-236 says"
+        fix = f"fix its handler, then: {command}; without leases, release the event as described under OCQ-236"
         error = HandlerCrashError("OCQ-236", what, fix=fix)
         failure = self._diagnosis.failure(error, Origin.HANDLER, event)
         return Outcome(cursor, failure=replace(failure, permanent=True, held=True))
 
     def _isolated(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Handle one event after a mark, by which the next owner sees that this process has not survived it."""
+        """Handle one event after a mark, which shows the next owner that this process did not survive it."""
         with OF_PROCESS.taken():
             try:
                 self._mark(cursor, portion.chunk[0])
@@ -386,7 +386,7 @@ class PartitionProcessor:
         self._tracker.report(PartitionStatus(*known, failure=replace(record, in_hand=True)), cursor.epoch)
 
     def _moved(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Move the progress over events of which no handler gets one; what goes into the inbox is stored with it."""
+        """Move the progress over events that no handler gets; what goes into the inbox is stored with it."""
         if portion.behind:
             return self._without_handling(cursor, portion)
         return Outcome(cursor.moved_to(portion.upto, stored=False))
@@ -403,7 +403,7 @@ class PartitionProcessor:
         pipelining = self._pipelining if pipelined else None
         try:
             return self._commit(cursor, portion, pipelining=pipelining)
-        except PipelineFailedError:  # by which event, and in which line, shows if each answer is waited for
+        except PipelineFailedError:  # waiting for each answer shows which event and which line caused it
             return self._handle(cursor, portion, pipelined=False)
         except ChunkFailedError as failed:
             return self._narrowing.after_call(cursor, portion, failed)
@@ -412,9 +412,9 @@ class PartitionProcessor:
             return self._not_committed(cursor, portion, error)
 
     def _handle_pieces(self, cursor: Cursor, portion: Portion, pieces: Pieces) -> Outcome | None:
-        """Handle events, of which some are given up, in one transaction; ``None``: nothing is done.
+        """Handle events, some of which are parked, in one transaction; ``None``: nothing is done.
 
-        Whatever is out of the ordinary is left to the usual way, which begins again.
+        Anything exceptional is left to the usual way, which begins again.
         """
         try:
             done = pieces.handle(cursor, portion)
@@ -428,7 +428,7 @@ class PartitionProcessor:
         return done
 
     def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
-        """Return what comes of an error that names no event."""
+        """Return the outcome of an error that names no event."""
         if type(error) is NotOpenedError and isinstance(error.error, InboxChangedError):
             return Outcome(unseen(cursor), changed=True)
         failure = self._failure(error, Origin.HANDLER, portion.chunk[0])
@@ -437,14 +437,14 @@ class PartitionProcessor:
         return self._narrowing.search(cursor, portion, error)
 
     def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
-        """Park an event to which no attempt is left, in the transaction of what comes before it; ``None``: not so."""
+        """Park an event that has no attempt left, in the transaction of what comes before it; else ``None``."""
         if self._inbox is None or (entry := self._inbox.entry_at_once(cursor, portion, index, failure)) is None:
             return None
         self._caution.failed()
         both = portion.before(index, entry)
         done = self._handle(cursor, both) if both.chunk else self._without_handling(cursor, both)
         if done.failure is not None and done.cursor is cursor:
-            if done.failure.origin in (Origin.OUTAGE, Origin.FENCED):  # it may be stored all the same
+            if done.failure.origin in (Origin.OUTAGE, Origin.FENCED):  # it may be stored anyway
                 return done
             return None  # such as a full inbox, or what comes before it fails now
         if done.failure is not None or done.cursor.stored < entry.position:
@@ -462,11 +462,11 @@ class PartitionProcessor:
     ) -> Outcome:
         """Handle events in one transaction with the progress; then make the calls that waited for its commit.
 
-        The log is asked before the transaction is opened: one that is unavailable must not keep it open. What
-        ``HandlerCalls.begin`` does is written out, as each step passes here, and each call counts.
+        The log is queried before the transaction is opened: an unavailable log must not keep it open.
+        ``HandlerCalls.begin`` is inlined, because each step passes here, and each call has a cost.
         """
         opened, handled, chunk = False, 0, portion.chunk
-        handles = chunk is not NOTHING  # a comparison is quicker than a look at the length
+        handles = chunk is not NOTHING  # a comparison is quicker than reading the length
         to, fingerprint = cursor.stored, cursor.fingerprint
         try:
             if not portion.waiting:
@@ -519,7 +519,7 @@ class PartitionProcessor:
     def _confirmed(self, cursor: Cursor) -> Cursor:
         """Return the cursor as it is stored, see ``Claim.confirmed``; events that were read before are read again.
 
-        The log may have been restored meanwhile, to a place between the progress and what was read.
+        The log may have been restored in the meantime, to a place between the progress and what was read.
         """
         found = self.claim.confirmed(cursor)
         self._feed.forget()
@@ -541,7 +541,7 @@ class PartitionProcessor:
 
 
 def _alike(replay: Replay, events: Chunk) -> int:
-    """Return how many events come first of which all were handled before a reset, or none."""
+    """Return how many of the first events were all handled before a reset, or were all not."""
     boundary = replay.boundary(events.position(0))
     return len(events) if boundary is None else bisect_left(range(len(events)), boundary, key=events.position)
 

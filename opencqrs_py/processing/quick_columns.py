@@ -1,8 +1,8 @@
 """Quick columns: from JSON to arrays without an object of the event class in between.
 
-Only for classes whose values pydantic takes as they are: no validator, no constraint, no alias. And
-only for values of the usual form, such as times in RFC 3339. Anything else is ``Unusual`` and left to the ordinary
-decoder. So a table is the same as if each event had been decoded, or there is none.
+Only for classes whose values pydantic takes unchanged: no validator, no constraint, no alias. And only for values of
+the usual form, such as times in RFC 3339. Anything else is ``Unusual`` and left to the ordinary decoder. So a table is
+the same as if each event had been decoded, or there is none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranges of positions in the place of chunks, for groups whose events are read where they are handled."""
+"""Ranges of positions instead of chunks, for groups whose events are read where they are handled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opencqrs_py.processing.feed import Feed, Page
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.sequencing import Sequencing
 
-_LOOKED_AT = 1_000  # events read at a time to find the next wanted one, where the store cannot tell
+_LOOKED_AT = 1_000  # events read at a time to find the next wanted one, where the store cannot filter
 
 FindFirst = Callable[[int, int], "Event | None"]
 """Returns the first wanted event in ``after + 1..upto``, ``None`` if there is none."""
@@ -110,7 +110,7 @@ class RangeFeed(Feed):
 
     Args:
         source: The event store.
-        selection: Which events the group looks at.
+        selection: Which events the group reads.
         sequencing: Not used, as there is one partition.
         size: Most positions of a range.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.

@@ -65,9 +65,9 @@ class Upcasters:
 
     Args:
         upcasters: At most one for each type; their order does not matter.
-        injector: Provides what they ask for besides the event.
+        injector: Provides their arguments besides the event.
         known: The types and patterns that event classes and handlers name. If an upcaster makes events of another type
-            that is near to one of them, a warning says so once. Empty: types may be known otherwise.
+            that is similar to one of them, a warning is logged once. Empty: types may be known by other means.
 
     Raises:
         HandlerSignatureError: OCQ-220, if two take the same type, naming both; OCQ-201 to OCQ-205 for a signature,
@@ -87,7 +87,7 @@ class Upcasters:
                 if name in self._by_type:
                     what = f"two upcasters take events of type '{name}'"
                     where = f"{self._by_type[name].place} and {upcaster.place}"
-                    raise HandlerSignatureError("OCQ-220", what, where, "leave one of them")
+                    raise HandlerSignatureError("OCQ-220", what, where, "keep one of them")
                 self._by_type[name] = bound
 
     @property
@@ -108,7 +108,7 @@ class Upcasters:
         Raises:
             EventFormatError: OCQ-221, if an upcaster returns anything but ``Upcast``, or values that JSON cannot hold,
                 such as infinity; OCQ-222, if upcasters lead back to an earlier type; OCQ-223, if one
-                raises; OCQ-210 or OCQ-211, if the data do not fit what it asks for.
+                raises; OCQ-210 or OCQ-211, if the data do not fit the class that it takes.
         """
         return tuple(self._chain(event, ()))
 
@@ -122,7 +122,7 @@ class Upcasters:
         if event.type in way:
             circle = " → ".join((*way[way.index(event.type) :], event.type))
             places = ", ".join(dict.fromkeys(self._by_type[name].place for name in way))
-            fix = "let the upcasters lead to a type that none of them takes"
+            fix = "have the upcasters end at a type that none of them takes"
             raise EventFormatError("OCQ-222", f"upcasters lead in a circle ({circle})", places, fix)
         for result in bound.upcast(event):
             yield from self._chain(result, (*way, event.type))
@@ -137,7 +137,7 @@ class Upcasters:
             _log.warning(
                 "the upcaster %s makes events of type '%s', which no event class and no handler names "
                 "(did you mean %s?)\n"
-                "  fix:   correct the type of the Upcast; or, if no handler is to get these events, leave it",
+                "  fix:   correct the type of the Upcast; or, if no handler should get these events, leave it as it is",
                 *(place, event_type, meant),
             )
 
@@ -151,7 +151,7 @@ class _Bound:
         self._call: Call = with_arguments(upcaster.call, signature, injector, upcaster.place)
         wanted = [decoded_as(cls) for cls in signature.event_classes]
         if len(wanted) > 1:
-            what = "an upcaster takes events of one class, but asks for any of several"
+            what = "an upcaster takes events of one class, but its parameter names several"
             raise HandlerSignatureError("OCQ-203", what, upcaster.place, "take dict, or write one for each class")
         self._decode: Decoder | None = decoder_for(wanted[0]) if wanted else None
         if _never_returns(upcaster.call):
@@ -166,9 +166,7 @@ class _Bound:
         returned = self._guarded(event, lambda: finish(self._call(decoded, event, event, None)))
         if returned is None and self._promised:
             what = f"upcaster {self.place} returned None, although it is annotated with {self._promised}"
-            fix = (
-                "add the return that is missing; or, to drop the event, annotate the function as in '-> Upcast | None'"
-            )
+            fix = "add the missing return; or, to drop the event, annotate the function as in '-> Upcast | None'"
             raise EventFormatError("OCQ-221", what, event.label, fix)
         results = self._guarded(event, lambda: iter(_several(returned)))
         changed = []

@@ -38,7 +38,7 @@ from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker
 _OWN_CONNECTION = (
     "  fix:   if the handler opens its own connection, have it use the one that it is given: its own may wait for the "
     "transaction around the handler; if the database ends transactions that are idle for long, as "
-    "idle_in_transaction_session_timeout says, let it wait for as long as handlers take"
+    "idle_in_transaction_session_timeout says, have it wait for as long as handlers take"
 )
 _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.CHECKPOINT, Origin.EVENT, Origin.HANDLER)
 
@@ -46,7 +46,8 @@ _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.CHECKPOINT, 
 class Diagnosis:
     """Determines where errors of a partition arose, and what is reported about them.
 
-    Tracker and source know which errors mean that they are unavailable; ``places`` returns the handlers of an event.
+    The tracker and the source know which errors mean that they are unavailable; ``places`` returns the handlers of an
+    event.
     """
 
     def __init__(self, tracker: ProgressTracker, source: EventSource, places: Callable[[Event], Sequence[str]]) -> None:
@@ -100,11 +101,11 @@ class Diagnosis:
         return "\n".join(["  in handler " + place for place in places] + ([frames] if frames else []))
 
     def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
-        """Return where an error arose; of a group, where the most decisive of its exceptions did."""
+        """Return where an error arose; for a group, where the most decisive of its exceptions did."""
         return min((self._origin_of(one, otherwise) for one in leaves(error)), key=_DECISIVE.index)
 
     def _origin_of(self, error: BaseException, otherwise: Origin) -> Origin:
-        kind = type(error)  # not isinstance, which asks the error itself for its class
+        kind = type(error)  # not isinstance, which reads the class from the error itself
         if issubclass(kind, FencedError):
             return Origin.FENCED
         wrapped = issubclass(kind, EventFormatError | OrderingError | ProjectCodeError)
@@ -137,7 +138,7 @@ class Action(Enum):
     """What the processor of a partition does next."""
 
     RETRY = "retry"  # the same event again, after its back-off
-    ISOLATE = "isolate"  # the events of a call that has hung again, each alone; no attempt is used
+    ISOLATE = "isolate"  # the events of a call that has hung, again, each alone; no attempt is used
     SKIP = "skip"  # skip the event and continue
     PARK = "park"  # put the event into the inbox, and continue with other sequences
     STOP = "stop"  # the partition has failed; tried again only after a growing pause
@@ -310,7 +311,7 @@ _OURS = (ExponentialBackOff, FixedBackOff, NoRetry)
 
 
 class _Checked(Iterator[float]):
-    """The waits of a back-off of the project. An error is not their end, however often they are asked."""
+    """The waits of a back-off of the project. An error does not end them, however often they are queried."""
 
     def __init__(self, back_off: BackOff) -> None:
         self._back_off = back_off
@@ -329,7 +330,7 @@ class _Checked(Iterator[float]):
             raise
         except Exception as error:
             what = f"the back-off {type(self._back_off).__qualname__} failed: {one_line(error)}"
-            fix = "have waits() yield numbers of seconds, 0 or more, or end; then start again"
+            fix = "have waits() yield numbers of seconds, 0 or more, or return; then start again"
             self._error = AssemblyError("OCQ-546", what, "retry.back-off-ref", fix)
             raise self._error from error
         return wait

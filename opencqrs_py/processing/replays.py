@@ -23,7 +23,8 @@ class ReplayRule:
         dispatcher: Calls the handlers that take part in replays; ``None`` if there are none.
         finished: The group's ``@on_replay_finished`` functions, in the order of definition.
         rebuilding: Whether this is a rebuild: all events are handled again, beside the live group.
-        silent: Whether calls after a commit are suppressed, as the group made them when it first handled the events.
+        silent: Whether calls after a commit are suppressed, because the group made them when it first handled the
+            events.
     """
 
     dispatcher: Dispatcher | None
@@ -41,7 +42,7 @@ class ReplayRule:
             after_inbox: Whether what waits in the inbox was handled, too.
 
         Returns:
-            Whether it has ended: not while events of before wait in the inbox.
+            Whether it has ended: not while replayed events wait in the inbox.
         """
         with tracker.ending_replay(group, cursor, after_inbox=after_inbox) as ending:
             if ending is None:

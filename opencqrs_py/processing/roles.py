@@ -1,4 +1,4 @@
-"""Roles of functions, and which arguments each may have."""
+"""Roles of functions, and which arguments each can take."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OF_OTHERS = {Kind.INVOCATION, Kind.RESET, Kind.JOB, Kind.PAGE}  # not available
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The purpose of a function, and so which arguments it may have.
+    """The purpose of a function, which determines the arguments that it can take.
 
     Attributes:
         name: How messages name such a function.
@@ -141,7 +141,7 @@ JOB = Role(
 
 JOB_INPUT = Role(
     name="the input of a job",
-    because="says what the job applies to",
+    because="returns what the job applies to",
     kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.PAGE}),
     example="def due_invoices() -> Select: return select(invoices.c.id).where(invoices.c.paid_at.is_(None))",
     several=True,

@@ -95,7 +95,7 @@ class PartitionBatches:
         self._ready: list[Portion] = []
         self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
         self._without_expired_for: tuple[int, str | None] | None = None  # likewise: whatever had expired is removed
-        self._mark_left: dict[str, Any] | None = None  # what removes a mark that an outage has kept from being removed
+        self._mark_left: dict[str, Any] | None = None  # what removes a mark whose removal an outage has prevented
 
     def stored(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> Portion:
         """Return the portion that moves events of the log into the inbox.
@@ -248,7 +248,7 @@ class PartitionBatches:
             is_known = sequence_id in known
             if is_known or len(chosen) < len(ordered) or (cut and self._rule.size is not None):
                 positions = tuple(entry.position for entry, _ in chosen)
-                is_kept = is_known and not cursor.isolate  # a mark takes the times of its sequence away
+                is_kept = is_known and not cursor.isolate  # a mark clears the times of its sequence
                 choices[sequence_id] = Choice(sequence_id, positions, times, self._rule.each, is_kept)
             elif cut and due_at is not None:
                 remainders[sequence_id] = Remainder(sequence_id, due_at)
@@ -284,7 +284,7 @@ class PartitionBatches:
         return Portion(chunk, cursor.stored, (), entries, remainders=tuple(mine), due_at=due_at, choices=limited)
 
     def _isolated(self, cursor: Cursor, portion: Portion) -> Outcome:
-        """Handle one event after a mark, by which the next owner sees if this process did not survive it."""
+        """Handle one event after a mark, which shows the next owner that this process did not survive it."""
         self._ready.clear()
         with OF_PROCESS.taken():
             (entry,), now = portion.waiting, self._clock.now()
@@ -297,9 +297,9 @@ class PartitionBatches:
             return one_less_isolated(cursor, done)
 
     def _marked(self, entry: InboxEntry, now: datetime) -> InboxEntry:
-        """Return an entry as it remains if this process does not survive the attempt, which is then used.
+        """Return an entry as it remains if this process does not survive the attempt, which then counts.
 
-        It is not used in the event's grace period. If it is the last one and the event is to be skipped, the process
+        It does not count in the event's grace period. If it is the last one and the event is to be skipped, the process
         that finds the mark does that.
         """
         marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
@@ -348,9 +348,9 @@ class PartitionBatches:
         return well
 
     def _given_up_after_crash(self, cursor: Cursor, portion: Portion, entry: InboxEntry, now: datetime) -> Outcome:
-        """Skip an event whose last attempt has ended the process."""
+        """Skip an event whose last attempt ended the process."""
         error = HandlerCrashError(
-            "OCQ-236", f"the process has ended in attempt {entry.attempts} of this event, its last one"
+            "OCQ-236", f"the process ended in attempt {entry.attempts} of this event, its last one"
         )
         failure, skip = self._failure_of(error, portion.chunk[0]), self._skip(entry, now)
         if not self._skipped(cursor, portion, entry, skip, is_marked=True):
@@ -381,7 +381,7 @@ class PartitionBatches:
         """Return what becomes of a sequence after an attempt has failed.
 
         Where each event is tried on its own, as many others as the size of a batch are tried: an event that fails at
-        each tick must not keep them from it.
+        each tick must not prevent that.
         """
         if not self._rule.each:
             return self._rest_after(after)
@@ -414,7 +414,8 @@ class PartitionBatches:
     def _without_expired(self, cursor: Cursor, now: datetime) -> Outcome | None:
         """Remove events that have expired, some at a time; ``None`` if there are none.
 
-        They are looked for once a tick, among all that wait; those that expire in it are seen when they are fetched.
+        They are searched once per tick, among all waiting events; those that expire during it are noticed when they are
+        fetched.
         """
         if self._without_expired_for == (cursor.epoch, cursor.tick):
             return None
@@ -432,7 +433,7 @@ class PartitionBatches:
         return bool(_expired((portion.waiting for portion in self._ready[:1]), now))
 
     def _in_grace(self, entry: InboxEntry, now: datetime) -> bool:
-        """Return whether an event has just arrived: long before, or by a clock that was ahead by more, it has not."""
+        """Return whether an event has just arrived: not long before, nor by a clock that was ahead by more."""
         return abs(self._grace_end(entry) - self._grace - now) < self._grace
 
     def _grace_end(self, entry: InboxEntry) -> datetime:

@@ -124,9 +124,7 @@ class PerMetadataKey:
 def _sequence_id(value: Any, name: str, event: Event) -> str:
     if value is None:
         fix = "give every event of the group that field, or narrow fetch.subject, or choose another sequence.resolution"
-        raise EventFormatError(
-            "OCQ-214", f"the event has no {name}, which says what it is in order with", event.label, fix
-        )
+        raise EventFormatError("OCQ-214", f"the event has no {name}, which determines its sequence", event.label, fix)
     return value if isinstance(value, str) else write_parsed(value, sort_keys=True)
 
 
@@ -143,8 +141,8 @@ def fields_looked_at(resolver: Any, place: str) -> frozenset[str]:
     """Return the attributes of an event that a resolver uses.
 
     It declares them by ``looks_at``: names of attributes of ``Event``, on the function, object or class. Resolvers
-    without it are assumed to use all of them. A class that overrides ``__call__`` does not inherit it: what its parent
-    uses does not apply to it.
+    without it are assumed to use all of them. A class that overrides ``__call__`` does not inherit it: its parent's
+    declaration does not apply to it.
 
     Raises:
         HandlerSignatureError: OCQ-224, if ``looks_at`` is not a set of names that an event has.
@@ -185,9 +183,9 @@ def check_plain(
 
 
 def warn_of_hash(resolver: Callable[..., Any], place: str) -> None:
-    """Warn of a resolver whose own code calls ``hash()``: checks within one process cannot see that it differs.
+    """Warn about a resolver whose own code calls ``hash()``: checks within one process cannot see that it differs.
 
-    There is no warning where the environment fixes it, nor of a function of the project with that name.
+    There is no warning where ``PYTHONHASHSEED`` fixes it, nor about a function of the project with that name.
     """
     if os.environ.get("PYTHONHASHSEED", "random") not in ("", "random"):
         return
@@ -196,7 +194,7 @@ def warn_of_hash(resolver: Callable[..., Any], place: str) -> None:
     if code is None or "hash" in function.__globals__ or not _calls_hash(code):
         return
     _log.warning(
-        "the sequence resolver %s calls hash(), which returns another number for a text in each process: after a "
+        "the sequence resolver %s calls hash(), which returns a different number for a text in each process: after a "
         "restart, or with several processes, an event is handled by no partition, or by two\n"
         "  fix:   return the text itself, or str() of a number; to shorten a long one, use hashlib",
         place,
@@ -237,7 +235,7 @@ def checked_ids(ask: Callable[[Event], Any], place: str, *, only_subject: bool =
                 found.close()
             raise refused(f"returned {_shown(found)}, which is not text")
         if (again := ask(event)) != found:
-            what = f"returned {_shown(found)}, and {_shown(again)} when it was asked again for the same event"
+            what = f"returned {_shown(found)}, and {_shown(again)} when called again for the same event"
             raise refused(what)
         return str.__str__(found)
 
@@ -258,8 +256,8 @@ class _SubjectOnly(Event):
         return seen
 
     def _hidden(self, what: str) -> NoReturn:
-        fix = "add it to looks_at of the resolver, or leave looks_at out: then it is asked for each event"
-        what = f"the sequence resolver says that it looks at the subject alone, but looks at {what}"
+        fix = "add it to looks_at of the resolver, or remove looks_at: then the resolver is called for each event"
+        what = f"the sequence resolver declares that it uses the subject alone, but it uses {what}"
         raise ProjectCodeError("OCQ-224", what, self.__dict__["_place"], fix)
 
     def __iter__(self) -> Any:

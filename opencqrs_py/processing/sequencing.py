@@ -96,7 +96,7 @@ class Sequencing(Protocol):
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the ids of the sequences of a stored event, each once and in order.
 
-        There are several where upcasters make several events of it, and none where the group handles none of these.
+        There are several if upcasters make several events of it, and none if the group handles none of these.
         """
         ...
 
@@ -128,13 +128,13 @@ class SequencingByEvent:
         self.by_subject = looked_at <= {"subject"} and opened is None
         self.attributes = frozenset({"subject"}) if self.by_subject else looked_at - {"position", "type", "payload"}
         self.id_of_subject = _id_of_subject(resolver) if self.by_subject else None
-        if type(resolver).__call__ in OWN_CALLS:  # it does what it says
+        if type(resolver).__call__ in OWN_CALLS:  # it does what it declares
             self._sequence_id = resolver.__call__
         else:
             self._sequence_id = checked_ids(resolver, place, only_subject=self.by_subject)
 
     def share_of(self, partitions: Collection[Partition]) -> Share | None:
-        """Return the share of some partitions, where the subject alone decides in a way that stores know."""
+        """Return the share of some partitions, where the subject alone decides in a way that stores support."""
         if self.partition_of is not residue_of or self.opened is not None:
             return None
         modulus = lcm(*{partition.modulus for partition in partitions})
@@ -167,8 +167,8 @@ def sequencing_for(
 ) -> Sequencing:
     """Return how a group's events are sequenced.
 
-    A resolver that asks for an event class, or for metadata, by annotation sees events as handlers do: unwrapped,
-    upcast and decoded. Any other sees the stored event.
+    A resolver that takes an event class, or metadata, by annotation sees events as handlers do: unwrapped, upcast and
+    decoded. Any other sees the stored event.
 
     Args:
         resolver: Returns a sequence id.
@@ -288,7 +288,7 @@ class SequencingByObject:
         if found is None and self.event_classes:
             asked = " | ".join(getattr(cls, "__name__", str(cls)) for cls in self.event_classes)
             what = f"the sequence resolver takes {asked}, but the group also handles events of type '{event_type}'"
-            raise AssemblyError("OCQ-514", what, self._place, "let it take their class too, or dict")
+            raise AssemblyError("OCQ-514", what, self._place, "have it take their class, too, or dict")
         return found
 
 

@@ -1,4 +1,4 @@
-"""Signatures: which arguments a function of the project asks for, by annotation."""
+"""Signatures: which arguments a function of the project takes, by annotation."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Signature:
 
     @property
     def transactional(self) -> bool:
-        """Whether the function asks for the progress transaction."""
+        """Whether the function takes part of the progress transaction."""
         return any(argument.kind in IN_TRANSACTION for argument in self.arguments)
 
     @property
@@ -137,7 +137,7 @@ class Signature:
 
 
 def read_signature(call: Callable[..., Any], place: str, injector: Injector, role: Role = HANDLER) -> Signature:
-    """Read which arguments a handler, or a function of another role, asks for.
+    """Read which arguments a handler, or a function of another role, takes.
 
     Args:
         call: The function or bound method.
@@ -178,7 +178,7 @@ def _decorated(call: Callable[..., Any]) -> Any:
 
 
 def _check_instance(call: Callable[..., Any], hints: dict[str, Any], place: str) -> None:
-    """Refuse a method whose first parameter is meant for something else than the instance."""
+    """Refuse a method whose first parameter is meant for something other than the instance."""
     if inspect.ismethod(call):
         function = inspect.unwrap(call.__func__)
         first = next(iter(inspect.signature(function).parameters), "self")
@@ -198,20 +198,20 @@ def _check_form(call: Callable[..., Any], place: str, role: Role) -> None:
     function = _function(call)
     if role.yields and any(getattr(layer, "__code__", None) in _MAKES_MANAGERS for layer in _layers(call)):
         what = f"{role.name} must be the generator function itself, not a context manager made of it"
-        raise HandlerSignatureError("OCQ-204", what, place, "leave @contextmanager out")
+        raise HandlerSignatureError("OCQ-204", what, place, "remove @contextmanager")
     generator = inspect.isgeneratorfunction(function)
     if role.yields and not generator:
-        what = f"{role.name} must be a plain function that yields once, where what it surrounds is to run"
+        what = f"{role.name} must be a plain function that yields once, where the surrounded call is to run"
         raise HandlerSignatureError("OCQ-204", what, place, role.example)
     if inspect.isasyncgenfunction(function) or (generator and not role.may_yield):
-        what = f"{role.name} must not yield: nobody would run it"
+        what = f"{role.name} must not yield: its code would never run"
         fix = "return nothing; use a plain or an async function" if role is HANDLER else role.example
         raise HandlerSignatureError("OCQ-204", what, place, fix)
     called = call.func if isinstance(call, partial) else call
     if role in (HANDLER, JOB) and any(hasattr(layer, "cache_info") for layer in _layers(called)):
-        not_run = "an event that equals an earlier one would not be handled" if role is HANDLER else "it would run once"
+        not_run = "an event equal to an earlier one would not be handled" if role is HANDLER else "it would run once"
         what = f"{role.name} must not be cached: {not_run}"
-        fix = "leave the cache out, such as @functools.lru_cache; cache a function that it calls"
+        fix = "remove the cache, such as @functools.lru_cache; cache a function that it calls"
         raise HandlerSignatureError("OCQ-204", what, place, fix)
 
 
@@ -225,13 +225,13 @@ def _check_events(events: Sequence[Argument], arguments: Sequence[Argument], pla
     others = [a.name for a in arguments if a.kind in OF_AN_EVENT]
     if len(tables) > 1 or (tables and others):
         second = (*tables[1:], *others)[0]
-        what = f"{tables[0]} asks for the events of a chunk as columns, and {second} asks for them again"
+        what = f"{tables[0]} asks for the events of a chunk as columns, and {second} asks for the same events again"
         fix = "take one pyarrow.Table, which has position, subject and time of each event, or take lists"
         raise HandlerSignatureError("OCQ-203", what, place, fix)
     frames = [a.name for a in arguments if a.kind is Kind.FRAME]
     if len(frames) > 1 or (frames and (tables or others)):
         second = (*frames[1:], *tables, *others)[0]
-        what = f"{frames[0]} asks for the events of a range as data frames, and {second} asks for them again"
+        what = f"{frames[0]} asks for the events of a range as data frames, and {second} asks for the same events again"
         fix = "take one EventFrames, which has a DataFrame for each class: events.of(BookLent)"
         raise HandlerSignatureError("OCQ-203", what, place, fix)
     many = [a.name for a in arguments if a.many]
@@ -251,7 +251,7 @@ def _hints(call: Callable[..., Any], place: str) -> dict[str, Any]:
         return get_type_hints(function)
     except NameError:
         names = {**_USUAL_NAMES, **getattr(function, "__globals__", {})}
-    except Exception as error:  # an annotation is any expression: whatever it raises is the user's to fix
+    except Exception as error:  # an annotation is any expression: the user has to fix whatever it raises
         raise _unreadable(error, place) from error
     try:
         return get_type_hints(types.SimpleNamespace(__annotations__=written_annotations(function)), globalns=names)
@@ -287,7 +287,7 @@ def _arguments(
 
 
 def _check_wired(parameter: inspect.Parameter, wired: Collection[str], place: str) -> None:
-    """Refuse a parameter that wiring is to fill and does not: the function would get the marker instead of a value."""
+    """Refuse a parameter that wiring should fill but does not: the function would get the marker instead of a value."""
     if parameter.name not in wired or parameter.kind is parameter.POSITIONAL_ONLY:
         marker = marker_in(parameter.default) or "its marker"
         what = f"parameter '{parameter.name}' would get {marker} itself: dependency-injector does not fill it"
@@ -325,7 +325,7 @@ def _argument(
 def _offered(annotation: Any, injector: Injector, role: Role) -> tuple[Kind, Any] | None:
     """Return the kind of argument for ``X | None``, and ``X``; ``None`` if the function keeps its default.
 
-    It is never an event: there always is one, and another dataclass may be an option of the function itself.
+    It is never an event, since there always is one; and another dataclass may be an option of the function itself.
     """
     wanted = without_none(annotation)
     kind = None if wanted is annotation else _kind(wanted, injector)
@@ -370,17 +370,17 @@ def _unfillable(name: str, annotation: Any, place: str, role: Role) -> HandlerSi
     what = f"parameter '{name}: {shown}' cannot be filled"
     wanted = without_none(annotation)
     if isinstance(wanted, type) and is_protocol(wanted):
-        what = f"{what}: {_shown(wanted)} is a protocol, and providers are found by class"
+        what = f"{what}: {_shown(wanted)} is a protocol, but providers are found by class"
         fix = f"annotate it with the class that a provider makes, or make {_shown(wanted)} an abstract class (abc.ABC)"
     elif isinstance(annotation, type) and annotation.__module__ not in ("builtins", "typing"):
-        fix = f"make {shown} a dataclass or a pydantic model if it is an event, or let the container provide it"
+        fix = f"make {shown} a dataclass or a pydantic model if it is an event, or have the container provide it"
     else:
         fix = _right_form(role)
     return HandlerSignatureError("OCQ-201", what, place, fix)
 
 
 def _right_form(role: Role) -> str:
-    return _RIGHT_FORM if role is HANDLER else f"annotate each parameter with what {role.name} may have: {role.example}"
+    return _RIGHT_FORM if role is HANDLER else f"annotate each parameter with what {role.name} can take: {role.example}"
 
 
 def _shown(annotation: Any) -> str:

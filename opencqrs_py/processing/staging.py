@@ -1,6 +1,6 @@
-"""Staging: rows of a data frame on their way into a table, where tasks store what is too much for the driver.
+"""Staging: rows of a data frame on their way into a table, where tasks store rows that are too many for the driver.
 
-A handler's data frame is computed by tasks. A few rows are returned with a task's result. More of them are stored
+A handler's data frame is computed by tasks. A few rows are returned with a task's result. Larger numbers are stored
 where the driver finds them: in a table of the read models' database, or in a file on the same machine. Each run of a
 task stores them under its own name, and the driver takes only those of runs that Spark counts.
 """
@@ -17,12 +17,12 @@ RecordBatches = Any
 """A ``pyarrow.Table`` or ``RecordBatch``; the core works without pyarrow."""
 
 KeptMoment = Callable[[date | str], date | str]
-"""Makes of a day, a moment or a text what a column holds."""
+"""Converts a day, a moment or a text to what a column holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A table in which tasks store rows. Pickled with each task: it holds names, and functions of modules.
+    """A table in which tasks store rows. Pickled with each task: it contains names, and functions of modules.
 
     Attributes:
         schema: Its schema; ``None``: where connections begin.
@@ -74,7 +74,7 @@ class FrameRows(Protocol):
         ...
 
     def can_stage(self) -> bool:
-        """Return whether tasks can reach the database of the progress, and so store rows in a stage."""
+        """Return whether tasks can reach the database of the progress, and so can store rows in a stage."""
         ...
 
     def collected(self, frame: Any, stage: Stage | None) -> AbstractContextManager[CollectedRows]:

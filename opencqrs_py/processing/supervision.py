@@ -34,14 +34,14 @@ _REMINDER = 3_600.0  # seconds after which a held partition is reported again
 
 
 class WatchedClock:
-    """A clock of which it is noticed if it was set back."""
+    """A clock that notices when it was set back."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen = clock.now()
 
     def look(self) -> tuple[datetime, bool]:
-        """Return the time, and whether the clock was set back since the last look."""
+        """Return the time, and whether the clock was set back since the last call."""
         now, before = self._clock.now(), self._seen
         self._seen = now
         return now, before - now > _SET_BACK
@@ -73,7 +73,7 @@ class TickState:
         return in_milliseconds(self._tick)
 
     def end(self) -> None:
-        """Note that all events of the tick were tried. One that was wanted takes the place of those that passed."""
+        """Note that all events of the tick were tried. A wanted tick replaces those that passed."""
         self._done_from = self._from
         now = self._now()
         if max(self._tick, now) >= self._next:
@@ -155,7 +155,7 @@ class SupervisedPartition:
 
     @property
     def record(self) -> FailureRecord | None:
-        """The recorded failure that holds the partition up."""
+        """The recorded failure that blocks the partition."""
         return self._record
 
     @property
@@ -164,18 +164,18 @@ class SupervisedPartition:
         return self.state is ProcessorState.STOPPED
 
     def failed_at_end(self) -> PartitionStatus | None:
-        """Return the status after the end of a run, if it has failed, or its participants have not flushed then."""
+        """Return the status after the end of a run, if it has failed, or its participants did not flush."""
         unflushed = self.failure is not None and self.failure.origin in {Origin.CHECKPOINT, Origin.OUTAGE}
         if self.state is ProcessorState.FAILED or (self.over and unflushed):
             return self.status()
         if not self.over:
-            late = "its participants have not flushed in time what was handled"
+            late = "its participants did not flush handled events in time"
             return replace(self.status(), error=late) if self.withholds() else None
         participants = self.checkpoint_status()
         if self.failure is not None or participants is None or participants.handled <= self.cursor.stored:
             return None
         done, handled = self.cursor.stored, participants.handled
-        what = f"its participants have confirmed position {done} at the end, of {handled} handled: the rest comes again"
+        what = f"its participants confirmed position {done} on release, of {handled} handled: the rest is repeated"
         return replace(self.status(), error=what)
 
     def done(self, head: int) -> bool:
@@ -269,7 +269,7 @@ class SupervisedPartition:
         return self._act(outcome.failure)
 
     def claimed_again(self, cursor: Cursor) -> None:
-        """Continue from a new claim; what is known of a failed event is kept unless progress has passed it."""
+        """Continue from a new claim; what is known about a failed event is kept unless the progress has passed it."""
         known, moved = self._record, cursor.stored != self.cursor.stored
         if moved and (known is None or known.position <= cursor.stored):
             self.cursor = cursor
@@ -285,7 +285,7 @@ class SupervisedPartition:
             self.cursor = replace(mine, epoch=cursor.epoch, isolate=isolate, parked=None)
 
     def isolate(self, events: int) -> None:
-        """Have at least so many of the next events handled alone, since a call with all of them has hung."""
+        """Have at least this many of the next events handled alone, since a call with all of them hung."""
         self.cursor = replace(self.cursor, isolate=max(events, self.cursor.isolate))
 
     def doubt(self) -> None:
@@ -298,7 +298,7 @@ class SupervisedPartition:
             self.state = ProcessorState.STOPPED
 
     def remain_failed(self, failure: Failure) -> None:
-        """Keep the failure by which the partition had failed before its release, whatever that has come to."""
+        """Keep the failure with which the partition had failed before its release, whatever the release's outcome."""
         self.state, self.failure = ProcessorState.FAILED, failure
 
     def status(self) -> PartitionStatus:
@@ -327,7 +327,7 @@ class SupervisedPartition:
         if record.next_attempt_at is not None:
             left = (datetime.fromisoformat(record.next_attempt_at) - self._clock.now()).total_seconds()
             begun = next(islice(self._waits_of(record.position), max(0, record.retries - 1), None), left)
-            left = min(left, begun)  # the clock of the process that wrote it may be another one, or was set since
+            left = min(left, begun)  # the process that wrote it may have had another clock, or it was set since
             if left > 0:
                 self.state = ProcessorState.BACKING_OFF
                 self._due = self._clock.monotonic() + left
@@ -339,7 +339,7 @@ class SupervisedPartition:
         self._retries = 0
 
     def _is_over_by(self, outcome: Outcome, failure: Failure) -> bool:
-        """Return whether a failure is over as events of the inbox were tried: an outage, or one of the inbox itself."""
+        """Return whether a failure ended since events of the inbox were tried: an outage, or one of the inbox."""
         return outcome.tried and (self._failed_in_inbox or failure.origin is Origin.OUTAGE)
 
     def _well(self, *, reported: bool) -> Notice | None:
@@ -400,7 +400,7 @@ class SupervisedPartition:
     def _next_wait(self, failure: Failure) -> float | None:
         if self._action_for(failure, exhausted=False) is not Action.RETRY:
             return None
-        if self._event_waits is None or self._known(failure) is None:  # one before it, too, has waits of its own
+        if self._event_waits is None or self._known(failure) is None:  # an earlier one has its own waits, too
             self._event_waits, self._retries = self._waits_of(_position(failure)), 0
         wait = next(self._event_waits, None)
         self._retries += wait is not None

@@ -1,4 +1,4 @@
-"""Tables that handlers take: what the dispatcher knows of them without loading pyarrow."""
+"""Tables that handlers take: what the dispatcher knows about them without loading pyarrow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Wiring: the parameters that dependency-injector fills by itself, by ``@inject`` and markers such as ``Provide[…]``.
+"""Wiring: the parameters that dependency-injector fills itself, by ``@inject`` and markers such as ``Provide[…]``.
 
-Its markers and what it has wrapped are known by what they carry, so that nothing here imports it.
+Its markers and what it has wrapped are recognised by their attributes, so that nothing here imports it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What to test with: ``HandlerTest``, ``JobTest``, a clock moved by hand, and in ``contracts`` a class for each port.
 
-Both are imported when they are first used: the pytest plugin, which stands beside it, must load nothing heavy.
+Names are imported on first use: the pytest plugin, which is in this package, must load nothing heavy.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class FakeClock(Clock):
         self._gone = 0.0
 
     def monotonic(self) -> float:
-        """Return the seconds gone by so far."""
+        """Return the seconds passed so far."""
         return self._gone
 
     @override
@@ -26,7 +26,7 @@ class FakeClock(Clock):
         return (self._start.astimezone(UTC) + gone).astimezone(self._start.tzinfo)
 
     def advance(self, seconds: float) -> None:
-        """Let some seconds go by; ``ValueError`` if they are negative."""
+        """Let some seconds pass; ``ValueError`` if they are negative."""
         if seconds < 0:
             raise ValueError(f"time does not go back, got {seconds}")
         self._gone += seconds

@@ -12,7 +12,7 @@ from opencqrs_py.assembly.injection import ContainerInjector
 def closing(
     test: object, database: Database, injectors: Sequence[ContainerInjector], *, is_own: bool
 ) -> weakref.finalize[..., object]:
-    """Return what closes what a test has opened when it is called, or when the test is dropped.
+    """Return a finalizer that closes what a test has opened, when it is called or when the test is dropped.
 
     Args:
         test: The test.

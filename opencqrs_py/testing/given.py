@@ -1,4 +1,4 @@
-"""What is given in a test: the handlers of one group, and events, made from whatever says what happened."""
+"""The input of a test: the handlers of one group, and events, made from objects that describe what happened."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SOURCE = "urn:test"
 class GivenEvents:
     """The log of a test, and what its events were made from.
 
-    Event types that are not marked with ``@event_type`` come each with its class; data may be ``enveloped`` in metadata
-    and payload, as OpenCQRS does it.
+    Event types that are not marked with ``@event_type`` are given with their classes; data may be ``enveloped`` in
+    metadata and payload, as in OpenCQRS.
     """
 
     def __init__(self, event_types: Mapping[str, type], *, enveloped: bool) -> None:
@@ -35,14 +35,14 @@ class GivenEvents:
         self._given: list[tuple[Any, Event]] = []
 
     def make(self, given: Any, subject: str, time: datetime | str, metadata: Mapping[str, Any]) -> Event:
-        """Return what is given as an event; its id and position are the next number, unless it brings an id.
+        """Return an object as an event; its id and position are the next number, unless it has an id.
 
-        Given is an event; a ``dict`` with the attributes of a CloudEvent, at least ``type``; or an object of a class
-        that stands for an event type. It has the subject and time, unless it brings them, and the metadata, unless it
-        is an event.
+        The object is an event; a ``dict`` with the attributes of a CloudEvent, at least ``type``; or an object of a
+        class that represents an event type. It gets the subject and time, unless it has them, and the metadata, unless
+        it is an event.
 
         Raises:
-            TypeError: If it is nothing of that, or an attribute of the ``dict`` is spelled with capitals.
+            TypeError: If it is none of these, or an attribute of the ``dict`` is spelled with capitals.
         """
         position = len(self._given) + 1
         if isinstance(given, Event):
@@ -77,13 +77,13 @@ class GivenEvents:
         if isinstance(given, dict) and isinstance(given.get("type"), str):
             if odd := [name for name in given if name != str(name).lower()]:
                 shown = f"'{odd[0]}', write '{str(odd[0]).lower()}'"
-                raise TypeError(f"attributes of an event are in lower case: not {shown}; fields go into 'data'")
+                raise TypeError(f"the attributes of an event are lower-case: not {shown}; fields go into 'data'")
             return {**given, "data": _plain(given.get("data"))}
         name = self._types.get(type(given)) or event_type_of(type(given))
         if name is None:
             shown = "a dict without 'type'" if isinstance(given, dict) else f"a {type(given).__name__}"
             msg = (
-                f'{shown} is not an event: write @event_type("…") above its class, or give a dict such as '
+                f'{shown} is not an event: write @event_type("…") above its class, or pass a dict such as '
                 '{"type": "library.book-lent.v1", "data": {…}}'
             )
             raise TypeError(msg)
@@ -108,10 +108,10 @@ def _fields(value: Any) -> Any:
 
 
 def choose(given: Sequence[Any], wanted: str) -> tuple[str, list[Member]]:
-    """Return the group of a test, the one that is wanted or the only one, and what belongs to it.
+    """Return the group of a test, the named or the only one, and what belongs to it.
 
-    Given are modules, functions and classes. Handler classes of other groups are left out: nobody has to provide what
-    they ask for.
+    Takes modules, functions and classes. Handler classes of other groups are left out: their dependencies need not be
+    provided.
 
     Raises:
         TypeError: If something else is given.
@@ -132,9 +132,7 @@ def by_type(provide: Mapping[type, object] | None) -> Mapping[type, object] | No
     """
     for wanted in provide or ():
         if not isinstance(wanted, type):
-            raise TypeError(
-                f"provide takes objects by the type that is asked for, such as {{Mailer: …}}, got {wanted!r}"
-            )
+            raise TypeError(f"provide takes objects by the requested type, such as {{Mailer: …}}, got {wanted!r}")
     return provide
 
 
@@ -170,7 +168,7 @@ def _only(groups: list[str], wanted: str) -> str:
         return spelled[0]
     shown = ", ".join(groups)
     if wanted:
-        raise ValueError(f"no handler belongs to a group '{wanted}'; there is {shown or 'no handler at all'}")
+        raise ValueError(f"no handler belongs to a group '{wanted}'; the groups are: {shown or 'none'}")
     if len(groups) != 1:
         msg = f"handlers of several groups: choose one of {shown} with group=…" if groups else "no handlers were found"
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""Tests of handlers: given events, when they are handled, then the read model is expected to be so."""
+"""Tests of handlers: given events, when they are handled, then the read model has the expected rows."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class HandlerTest:
 
     Only a ``@dataframe_handler`` needs Spark: the session that is active, else a local one, which is opened once.
 
-    What is given is discovered as in a project: handlers, ``@on_start`` functions, upcasters, interceptors, event
+    Definitions are discovered as in a project: handlers, ``@on_start`` functions, upcasters, interceptors, event
     classes and containers. Transactions are real; the event store, the progress and the clock are the test's own.
 
-    No settings are read: a scheduled group handles its events at once, without its filters and its batch key, and what
-    is parked is the sequence of a subject.
+    No settings are read: a scheduled group handles its events at once, without its filters and its batch key, and
+    parking is by subject.
 
-    As long as no ``retry`` is given, ``handle`` raises what a handler raises. With it, errors lead to what they lead
-    to in production, and the waits pass at once. A call after the commit that raises fails the test in any case.
+    Without ``retry``, ``handle`` raises what a handler raises. With it, errors are treated as in production, and the
+    waits pass at once. A call after the commit that raises fails the test in any case.
 
     Example:
         ``HandlerTest(library).given(BookLent("1", "ada")).handle().expect_rows("SELECT isbn FROM lent", [("1",)])``
@@ -66,7 +66,7 @@ class HandlerTest:
         group: The group to test; needed when the handlers belong to several.
         database: Where the read model is: a URL, a ``Database`` or a SQLAlchemy engine. By default a new SQLite
             database in memory.
-        provide: Objects by the type that handlers ask for; they replace what containers provide.
+        provide: Objects by the type that handlers take; they replace what containers provide.
         batch_size: Most events in one transaction; ``None``: as in production.
         retry: Waits between an event's attempts, such as ``FixedBackOff(2, max_attempts=1)`` or ``NoRetry()``.
         on_exhausted: ``skip``, ``stop`` or ``park``: what happens to an event after its last attempt. Parked events
@@ -77,9 +77,9 @@ class HandlerTest:
 
     Raises:
         ValueError: If there are no handlers, or handlers of several groups and none is named.
-        TypeError: If ``provide`` or ``retry`` is not what it should be.
+        TypeError: If ``provide`` or ``retry`` is invalid.
         HandlerSignatureError: If a handler cannot be called as it is written.
-        AssemblyError: If nothing provides what a handler class asks for.
+        AssemblyError: If nothing provides a dependency of a handler class.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class HandlerTest:
         found = discover_members(self._members, provided=by_type(provide))
         self.clock = FakeClock()
         self.database = opened_database(database)
-        self._injectors = [found.injector]  # one of each process that there was
+        self._injectors = [found.injector]  # one of each process so far
         self._closing = closing(self, self.database, self._injectors, is_own=isinstance(database, str))
         self._starts = self._own(found.starts)
         self._resets = self._own(found.resets)
@@ -128,10 +128,10 @@ class HandlerTest:
         self._processor = self._made(found)
 
     def _made(self, found: Discovered) -> EventHandlingProcessor:
-        """Return a processor with what was discovered, as each start of a process makes one."""
+        """Return a processor with what was discovered, as each start of a process creates one."""
         handlers = [
             each for each in found.make_handlers() if each.mark.group == self.group
-        ]  # a start makes all of them, too
+        ]  # a start creates all of them, too
         in_frames = any(handler.mark.in_frames for handler in handlers)
         options = replace(
             self._options,
@@ -162,18 +162,18 @@ class HandlerTest:
         time: datetime | str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Append events to the log. Until ``handle`` is called, nothing can be expected, and no value be read.
+        """Append events to the log. Until ``handle`` is called, expectations and values are not available.
 
         Args:
             events: Objects of event classes; ``Event``; or ``dict`` with the attributes of a CloudEvent, of which only
-                ``type`` must be there.
-            subject: Subject of those that bring none.
-            time: Time of those that bring none; by default that of ``clock``.
-            metadata: Metadata of those that are not ``Event``.
+                ``type`` is required.
+            subject: Subject of events that have none.
+            time: Time of events that have none; by default that of ``clock``.
+            metadata: Metadata of events that are not ``Event``.
 
         Raises:
             TypeError: If something is not an event.
-            ValueError: If an event with that source and id was given before: the log would not take it.
+            ValueError: If an event with that source and id was given before: the log would not accept it.
         """
         moment = self.clock.now() if time is None else time
         for given in events:
@@ -184,10 +184,10 @@ class HandlerTest:
         return self
 
     def handle(self, seconds: float = _HOUR) -> Self:
-        """Handle what is to be handled; at the first call, run the ``@on_start`` functions before.
+        """Handle what is due; the first call runs the ``@on_start`` functions first.
 
-        Goes through the waits between attempts by moving ``clock``, until nothing is left to do, the partition has
-        failed, or the waits take longer than some seconds on it.
+        Passes the waits between attempts by moving ``clock``, until nothing is left to do, the partition has failed, or
+        the waits exceed a limit on that clock.
 
         Raises:
             Exception: What a handler raised, unless the test was given a ``retry``.
@@ -206,11 +206,11 @@ class HandlerTest:
         return self
 
     def restart(self) -> Self:
-        """Let the processor stop; at the next ``handle`` it starts again, and ``@on_start`` functions run again.
+        """Stop the processor; the next ``handle`` starts it again, and runs ``@on_start`` functions again.
 
         Raises:
             AssertionError: If a participant cannot flush, unless the test was given a ``retry``. The processor has
-                stopped, and events that are not durable come again.
+                stopped, and events that are not durable are repeated.
         """
         self._prepared = False
         self._stop()
@@ -244,7 +244,7 @@ class HandlerTest:
         Args:
             to: The position after which it continues.
             reason: What ``@on_reset`` functions get as the reason.
-            context: What they get besides.
+            context: The context that they get.
 
         Raises:
             ValueError: If the position is negative.
@@ -261,7 +261,7 @@ class HandlerTest:
         return self
 
     def connection(self) -> AbstractContextManager[Any]:
-        """Open a transaction on the read model's database, to arrange something or to look, at any time."""
+        """Open a transaction on the read model's database, to arrange or inspect rows, at any time."""
         return self.database.writing()
 
     def rows(self, query: Any) -> list[tuple[Any, ...]]:
@@ -287,7 +287,7 @@ class HandlerTest:
 
     @property
     def log(self) -> list[str]:
-        """What an operator would read, line by line."""
+        """The log that an operator would read, line by line."""
         __tracebackhide__ = True
         self._check_handled()
         return [line_of(notice) for notice in self._seen.notices]
@@ -315,7 +315,7 @@ class HandlerTest:
 
     @property
     def error(self) -> BaseException | None:
-        """What the last attempt that failed has raised.
+        """What the last failed attempt raised.
 
         ``None`` if nothing has failed, or the error was not raised by a handler, a commit, or an
         ``@on_replay_finished`` function: that of a participant, for example, is only in ``log``.
@@ -380,11 +380,11 @@ class HandlerTest:
         lines = iter(self.log)
         for text in texts:
             if not any(text in line for line in lines):
-                self._fail(f"the log has no line with {text!r}" + (" behind the others" if text != texts[0] else ""))
+                self._fail(f"the log has no line with {text!r}" + (" after the others" if text != texts[0] else ""))
         return self
 
     def expect_no_failure(self) -> Self:
-        """Expect that nothing failed, not even for a while."""
+        """Expect that nothing failed, not even temporarily."""
         __tracebackhide__ = True
         self._check_handled()
         if self._seen.failures:
@@ -392,9 +392,9 @@ class HandlerTest:
         return self
 
     def close(self) -> None:
-        """Stop, and close resources of containers, and the database unless it was given open.
+        """Stop, and close resources of containers, and the database unless the caller passed it open.
 
-        When the test is dropped, they are closed by themselves, and no participant flushes.
+        When the test is dropped, they are closed automatically, and no participant flushes.
 
         Raises:
             AssertionError: As ``restart``; everything is closed then, too.
@@ -436,10 +436,10 @@ class HandlerTest:
         for notice in notices:
             if notice.failure is None:
                 continue
-            if self._raises or notice.action is None:  # no back-off is about a call after the commit
+            if self._raises or notice.action is None:  # no back-off applies to a call after the commit
                 self._raise(notice)
             if notice.attempt >= _MOST_ATTEMPTS:
-                self._fail(f"{notice.failure.event} was tried {notice.attempt} times: give retry a max_attempts")
+                self._fail(f"{notice.failure.event} was tried {notice.attempt} times: set max_attempts in retry")
 
     def _raise(self, notice: Notice) -> None:
         """Raise what a handler has raised, with a note that names the event."""
@@ -460,10 +460,10 @@ class HandlerTest:
         return self
 
     def _check_handled(self) -> None:
-        """Fail where ``handle`` was not called since: many a test would pass that has tested nothing."""
+        """Fail if ``handle`` was not called since: otherwise tests that test nothing would pass."""
         __tracebackhide__ = True
         if self._waiting:
-            self._fail(f"{counted(self._waiting, 'event')} given and not handled yet: call handle() before")
+            self._fail(f"{counted(self._waiting, 'event')} given but not handled yet: call handle() first")
 
     def _fail(self, what: str) -> None:
         __tracebackhide__ = True

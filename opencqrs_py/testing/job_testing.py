@@ -39,8 +39,8 @@ _MOST_RUNS = 10_000  # in one advance of the clock; then the test moves it too f
 class JobTest:
     """Runs a job as a project would, on the thread of the test: no process, no Spark, no waiting.
 
-    Transactions are real. The clock is the test's own: ``advance`` moves it, and each tick that comes meanwhile starts
-    a run that takes no time, unless the job moves ``clock`` itself.
+    Transactions are real. The test has its own clock: ``advance`` moves it, and each tick in that time starts a run
+    that takes no time, unless the job moves ``clock`` itself.
 
     Example:
         ``JobTest(remind).run().expect_rows("SELECT id FROM reminders", [(1,)])``
@@ -48,15 +48,15 @@ class JobTest:
     Args:
         jobs: Modules, or functions and classes. ``@on_start`` functions among them run once, before the first run.
         name: The job to test; needed if there are several.
-        settings: Its settings, as they stand below ``opencqrs.jobs.<name>``, nested or with dotted keys.
+        settings: Its settings, as below ``opencqrs.jobs.<name>``, nested or with dotted keys.
         database: Where the job writes: a URL, a ``Database`` or a SQLAlchemy engine. By default a new SQLite database
             in memory.
-        provide: Objects by the type that jobs ask for; they replace what containers provide.
+        provide: Objects by the type that jobs take; they replace what containers provide.
         start: The time of day at the beginning.
 
     Raises:
         ValueError: If there is no job, or several and none is named.
-        TypeError: If ``provide`` is not by type.
+        TypeError: If ``provide`` is not keyed by type.
         HandlerSignatureError: If the job cannot be called as it is written.
         ConfigurationErrors: If the settings are wrong.
     """
@@ -94,7 +94,7 @@ class JobTest:
 
         Raises:
             BaseException: What the job, its input or the commit raised, also if a further attempt follows: a test that
-                expects it catches it, and lets that attempt come with ``advance``. Or what a call after the commit
+                expects this catches it, and reaches that attempt with ``advance``. Or what a call after the commit
                 raised.
             AssertionError: If the run has done nothing, such as one that is skipped while another one waits for its
                 next attempt; not if the test has cancelled it.
@@ -114,11 +114,11 @@ class JobTest:
         return self
 
     def advance(self, seconds: float) -> Self:
-        """Let some seconds go by; ticks and further attempts that come meanwhile are run, each at its time.
+        """Let some seconds pass; ticks and further attempts in that time are run, each at its time.
 
         Raises:
-            BaseException: What the last of these attempts of a run raised, once the time has gone by: a test that
-                expects it catches it. Or what a call after the commit raised.
+            BaseException: What the last of these attempts of a run raised, once the time has passed: a test that
+                expects this catches it. Or what a call after the commit raised.
         """
         self._prepare()
         until = self.clock.now() + timedelta(seconds=seconds)
@@ -137,7 +137,7 @@ class JobTest:
         return self
 
     def cancel(self) -> Self:
-        """Ask the next run to end, as ``opencqrs jobs cancel`` does while it runs."""
+        """Request the end of the next run, as ``opencqrs jobs cancel`` does while it runs."""
         self._signals.cancelled = "cancelled by the test"
         return self
 
@@ -148,11 +148,11 @@ class JobTest:
 
     @property
     def error(self) -> BaseException | None:
-        """What the last attempt that failed has raised."""
+        """What the last failed attempt raised."""
         return self._error
 
     def connection(self) -> AbstractContextManager[Any]:
-        """Open a transaction on the database, to arrange something or to look."""
+        """Open a transaction on the database, to arrange or inspect rows."""
         return self.database.writing()
 
     def rows(self, query: Any) -> list[tuple[Any, ...]]:
@@ -180,7 +180,7 @@ class JobTest:
         return self
 
     def close(self) -> None:
-        """Close resources of containers, and the database unless it was given open.
+        """Close resources of containers, and the database unless the caller passed it open.
 
         Done automatically when the test is dropped.
         """
@@ -235,7 +235,7 @@ class JobTest:
             return bool(Items(self._bound, run, SqlSelector(self.database)).page(run.position, 1, unit).ids)
 
     def _raise_failed(self, *runs: str) -> None:
-        """Raise how the first of some runs has failed that was attempted, unless a later attempt has succeeded."""
+        """Raise the error of the first failed run that was attempted, unless a later attempt has succeeded."""
         for each in runs:
             run, error = self._store.find(each), self._tried.get(each)
             if error is not None and run is not None and run.status in {RunStatus.FAILED, RunStatus.RETRYING}:
@@ -243,13 +243,13 @@ class JobTest:
 
     def _undone(self, run: JobRun) -> str:
         """Return that a run has not done its work, why, and what to do about it."""
-        why = run.reason or ("as it waits for other runs to end" if run.is_open else "")
-        what = f"job '{self.job.name}' has not run: run {run.id} is {run.status.value}{why and f', {why}'}"
+        why = run.reason or ("because it waits for other runs to end" if run.is_open else "")
+        what = f"job '{self.job.name}' did not run: run {run.id} is {run.status.value}{why and f', {why}'}"
         for other in self.runs:
             if other.status is RunStatus.RETRYING and other.due_at is not None:
                 seconds = f"{(other.due_at - self.clock.now()).total_seconds():g}"
                 waits = f"the next attempt of run {other.id} is due in {seconds} s"
-                return f"{what}; {waits}: let it come with advance({seconds})"
+                return f"{what}; {waits}: reach it with advance({seconds})"
         return what
 
     def _raise_missed(self) -> None:
@@ -262,7 +262,7 @@ class JobTest:
         raise from_users_frame(error)
 
     def _wait(self, seconds: float) -> None:
-        """Let the time of a wait for a database go by; one that does not come back would be waited for without end."""
+        """Let the time of a wait for a database pass; a database that stays unavailable would be waited for forever."""
         self._waits += 1
         if self._waits > _MOST_WAITS and self._error is not None:
             raise from_users_frame(self._error)
@@ -276,18 +276,18 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
     """Run a job twice, and compare the tables after each run.
 
     Args:
-        job: The job, as ``JobTest`` takes it; or a ``JobTest``, whose tables may hold something already.
-        ids: What it is run for; none: for all that it applies to.
-        arguments: What ``JobTest`` takes besides.
+        job: The job, as ``JobTest`` takes it; or a ``JobTest``, whose tables may already have rows.
+        ids: What it is run for; none: everything that it applies to.
+        arguments: Further arguments of ``JobTest``.
 
     Returns:
         The test.
 
     Raises:
-        AssertionError: If the second run has changed something, with the rows; or a limit has ended a run before
-            everything was handled; or nothing was tested: the first run had no item, or, of a job without an input,
-            has changed nothing, or there is no table.
-        BaseException: What the job raised, also where a further attempt would follow.
+        AssertionError: If the second run changed something, with the rows; or a limit ended a run before everything was
+            handled; or nothing was tested: the first run had no item or, for a job without an input, changed nothing,
+            or there is no table.
+        BaseException: What the job raised, even if a further attempt would follow.
 
     Source:
         J9.
@@ -299,29 +299,29 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
     ran, once = _succeeded(test, ids), test.tables()
     selects = bool(ids) or test.job.mark.input is not None
     if selects and not ran.position.items:
-        raise _not_tested(test, "its input has selected nothing; add rows that it selects before")
+        raise _not_tested(test, "its input selected nothing; first add rows that it selects")
     if not once:
-        raise _not_tested(test, "its database has no table that it could change; give database=…")
+        raise _not_tested(test, "its database has no table that it could change; pass database=…")
     if not selects and once == before:
-        raise _not_tested(test, "its first run has changed nothing; add rows that it changes before")
+        raise _not_tested(test, "its first run changed nothing; first add rows that it changes")
     _succeeded(test, ids)
     again = test.tables()
     if once == again:
         return test
     changed = sorted(name for name in once.keys() | again.keys() if once.get(name) != again.get(name))
     shown = "\n".join(f"table {name}\n{difference(once.get(name, []), again.get(name, []))}" for name in changed)
-    raise AssertionError(f"job '{test.job.name}' is not idempotent: its second run has changed something\n{shown}")
+    raise AssertionError(f"job '{test.job.name}' is not idempotent: its second run changed something\n{shown}")
 
 
 def _succeeded(test: JobTest, ids: Sequence[JobId]) -> JobRun:
-    """Run a job, and return the run; raise unless that has handled everything at once."""
+    """Run a job, and return the run; raise unless it has handled everything at once."""
     ran = [run for run in test.run(*ids).runs if run.trigger is Trigger.MANUAL][-1]  # a tick's may have followed
     if ran.status is RunStatus.SUCCEEDED:
         if not test._has_left_items(ran):  # noqa: SLF001 of this module
             return ran
-        what = f"a run has not handled everything: {ran.reason}; raise max-items-per-run or time-budget in the test"
+        what = f"a run has not handled everything: {ran.reason}; increase max-items-per-run or time-budget in the test"
         raise _not_tested(test, what)
-    raise AssertionError(f"a run of job '{test.job.name}' has not succeeded: it is {ran.status.value}, {ran.reason}")
+    raise AssertionError(f"a run of job '{test.job.name}' did not succeed: it is {ran.status.value}, {ran.reason}")
 
 
 def _not_tested(test: JobTest, why: str) -> AssertionError:
@@ -332,7 +332,7 @@ def _only(jobs: Sequence[Job], name: str) -> Job:
     found = [job for job in jobs if not name or canonical(job.name) == canonical(name)]
     names = ", ".join(job.name for job in jobs)
     if not found:
-        raise ValueError(f"there is no job '{name}'; there is {names}" if jobs and name else "no job was found")
+        raise ValueError(f"there is no job '{name}'; the jobs are: {names}" if jobs and name else "no job was found")
     if len(found) > 1:
         raise ValueError(f"several jobs: choose one of {names} with name=…")
     return found[0]

@@ -1,4 +1,4 @@
-"""Fixtures for pytest, and a marker: settings above every other source, and tests of handlers.
+"""Fixtures for pytest, and a marker: settings that override every other source, and tests of handlers.
 
 Switch it on in the ``conftest.py`` at the top of your tests: ``pytest_plugins = ["opencqrs_py.testing.plugin"]``.
 """
@@ -24,7 +24,7 @@ class SetProperty(Protocol):
     """Sets one property until the end of the test."""
 
     def __call__(self, key: str, value: object) -> None:
-        """Let ``key`` (dotted, with or without the leading ``opencqrs.``) have ``value``."""
+        """Set ``key`` (dotted, with or without the leading ``opencqrs.``) to ``value``."""
         ...
 
 
@@ -32,18 +32,18 @@ class MakeHandlerTest(Protocol):
     """Makes a ``HandlerTest`` that is closed at the end of the test."""
 
     def __call__(self, *handlers: Any, **options: Any) -> HandlerTest:
-        """Take what ``HandlerTest`` takes."""
+        """Create one with the arguments of ``HandlerTest``."""
         ...
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
-    config.addinivalue_line("markers", f"{_MARKER}(properties): settings that win over all others in this test")
+    """Register the marker."""
+    config.addinivalue_line("markers", f"{_MARKER}(properties): settings that override all others in this test")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _opencqrs_properties_of_module(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set what the markers of a module say, before fixtures of that scope load settings."""
+    """Apply the markers of a module, before fixtures of that scope load settings."""
     with _marked(request):
         yield
 
@@ -52,14 +52,14 @@ def _opencqrs_properties_of_module(request: pytest.FixtureRequest) -> Iterator[N
 def _opencqrs_properties_of_class(
     request: pytest.FixtureRequest, _opencqrs_properties_of_module: None
 ) -> Iterator[None]:
-    """Set what the markers of a class and of those around it say, before fixtures of that scope load settings."""
+    """Apply the markers of a class and of its outer classes, before fixtures of that scope load settings."""
     with _marked(request):
         yield
 
 
 @pytest.fixture(autouse=True)
 def opencqrs_properties(request: pytest.FixtureRequest, _opencqrs_properties_of_class: None) -> Iterator[SetProperty]:
-    """Set what the test's markers say, outer ones first; a test that asks for the fixture can set more.
+    """Apply the test's markers, outer ones first; a test that takes the fixture can set more.
 
     Example:
         ``@pytest.mark.opencqrs_properties({"event-handling.standard.processing.engine": "thread"})``
@@ -70,7 +70,7 @@ def opencqrs_properties(request: pytest.FixtureRequest, _opencqrs_properties_of_
 
 @pytest.fixture
 def opencqrs_handler_test() -> Iterator[MakeHandlerTest]:
-    """Make a ``HandlerTest``, as often as the test asks, and close it at the end."""
+    """Create a ``HandlerTest`` for each call, and close it at the end."""
     from opencqrs_py.testing.handling import HandlerTest  # noqa: PLC0415 loads SQLAlchemy
 
     with ExitStack() as stack:
@@ -85,7 +85,7 @@ def opencqrs_handler_test() -> Iterator[MakeHandlerTest]:
 
 @contextmanager
 def _marked(request: pytest.FixtureRequest) -> Iterator[ExitStack]:
-    """Set what the markers of a test, class or module say, and of what is around it, outer ones first."""
+    """Apply the markers of a test, class or module and of what surrounds it, outer ones first."""
     with ExitStack() as stack:
         for mark in reversed(list(request.node.iter_markers(_MARKER))):
             stack.enter_context(pinned(*mark.args))

@@ -26,9 +26,9 @@ class Seen(Observer):
     def __init__(self) -> None:
         self.notices: list[Notice] = []
         self.called: set[int] = set()  # positions of the events that a handler was called for
-        self.raised: list[BaseException] = []  # in the step in hand
-        self.error: BaseException | None = None  # what the last attempt that failed has raised, if that was seen
-        self._end: tuple[Failure, BaseException | None] | None = None  # by which the partition has failed last
+        self.raised: list[BaseException] = []  # in the current step
+        self.error: BaseException | None = None  # what the last failed attempt raised, if that was seen
+        self._end: tuple[Failure, BaseException | None] | None = None  # with which the partition failed last
 
     def begin(self) -> int:
         """Begin a step: what was raised before does not belong to it; return the number of notices so far."""
@@ -36,7 +36,7 @@ class Seen(Observer):
         return len(self.notices)
 
     def noticed(self, notice: Notice) -> None:
-        """Note it, with what was raised."""
+        """Record a notice, with what was raised."""
         self.notices.append(notice)
         if notice.failure is None or notice.action is None:  # a call after the commit, or a recovery
             return
@@ -45,13 +45,13 @@ class Seen(Observer):
             self._end = notice.failure, self.error
 
     def error_of(self, failure: Failure) -> BaseException | None:
-        """Return what was raised in the step in hand as a failure says; ``None`` if that was not seen."""
+        """Return what was raised in the current step, for a failure; ``None`` if it was not seen."""
         of_class = [error for error in self.raised if type_name(error) == failure.error]
         same = [error for error in of_class if message_of(error) == failure.message]
         return next(reversed(same or of_class), None)
 
     def has_failed_with(self, wanted: type[BaseException]) -> bool:
-        """Return whether the partition has failed last with an error of a class; by its name if it was not seen."""
+        """Return whether the partition last failed with an error of a class; by its name if the error was not seen."""
         if self._end is None:
             return False
         failure, error = self._end
@@ -59,7 +59,7 @@ class Seen(Observer):
 
     @property
     def end(self) -> str:
-        """The class of the error with which the partition has failed last."""
+        """The class of the error with which the partition last failed."""
         return self._end[0].error if self._end is not None else ""
 
     @property

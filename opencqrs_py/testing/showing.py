@@ -11,7 +11,7 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
 def from_users_frame(error: BaseException) -> BaseException:
-    """Let the traceback begin in the user's code, if it comes there."""
+    """Have the traceback begin in the user's code, if it passes through it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""The names that fields have in stored data: those by which pydantic reads them, which may be others than it writes."""
+"""The names of fields in stored data: those by which pydantic reads them, which may differ from those it writes."""
 
 from __future__ import annotations
 

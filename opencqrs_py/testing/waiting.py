@@ -1,4 +1,4 @@
-"""Waiting in tests until groups that run have handled what was appended."""
+"""Waiting in tests until running groups have handled what was appended."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _MOST_SHOWN = 10  # unhandled events
 def caught_up(application: Application, *groups: str, timeout: float = 60.0, allow_unhandled: bool = False) -> int:
     """Wait until groups of an application that has been started have handled the newest event.
 
-    An event up to there that was skipped, or that waits in the inbox, as one that is parked or that a scheduled group
-    handles at its next tick, was not handled. All count that the progress of the groups has a record of, also those of
-    earlier runs.
+    An event up to there was not handled if it was skipped, or waits in the inbox, such as a parked event or one that a
+    scheduled group handles at its next tick. All such events in the records of the groups count, also those of earlier
+    runs.
 
     Args:
         application: The application; another process may run its groups, too.
-        groups: Names of groups; none for all that it has handlers for, also those that were not started.
+        groups: Names of groups; none for all with handlers in the application, also those that were not started.
         timeout: Longest wait in seconds.
-        allow_unhandled: Whether such events may be there.
+        allow_unhandled: Whether such events are allowed.
 
     Returns:
         The position of that event.
 
     Raises:
         AssertionError: If there are such events, with the error of each.
-        NotReachedError: At once, if a group has failed, with its error, or is stopped, or nothing runs it.
-        WaitTimedOutError: If the time is over, with how far each partition is.
+        NotReachedError: At once, if a group has failed, with its error, or is stopped, or no process runs it.
+        WaitTimedOutError: If the time is over, with the position of each partition.
     """
     __tracebackhide__ = True
     names = groups or tuple(group.name for group in application.groups)
@@ -51,7 +51,7 @@ def _unhandled(application: Application, groups: Sequence[str], position: int) -
 
     names, inbox = {canonical(name) for name in groups}, application.inbox
     skips = inbox.skips(InboxFilter(tuple(groups)))
-    entries = inbox.entries(InboxFilter())  # to name groups would refuse those that have no inbox
+    entries = inbox.entries(InboxFilter())  # naming groups would refuse those that have no inbox
     lines = [_skipped(each) for each in skips if each.position <= position]
     lines += [_waiting(each) for each in entries if canonical(each.group) in names and each.position <= position]
     return lines
@@ -74,5 +74,5 @@ def _message(lines: Sequence[str], position: int) -> str:
     shown = [f"  {in_one_line(scrubbed(line))}" for line in lines[:_MOST_SHOWN]]
     if len(lines) > _MOST_SHOWN:
         shown.append(f"  and {len(lines) - _MOST_SHOWN} more")
-    what = f"caught up to position {position}, but not everything was handled; where the test expects that, give"
+    what = f"caught up to position {position}, but not everything was handled; where the test expects that, pass"
     return "\n".join([f"{what} allow_unhandled=True", *shown])

@@ -130,7 +130,7 @@ MISTAKES = {
     ),
     "jdbc:": url(
         "jdbc:postgresql://h/d?password=secret",
-        "[OCQ-111] event-store.url cannot be used: it is a URL of JDBC\n  where: argument --set event-store.url\n",
+        "[OCQ-111] event-store.url cannot be used: it is a JDBC URL\n  where: argument --set event-store.url\n",
         "write postgresql://host/database, with user:password@ in front of the host if it asks for them\n",
     ),
     "psycopg2": url("postgresql+psycopg2://u:secret@h/d", "[OCQ-111]", "psycopg2", "event-store.url", "postgresql://"),

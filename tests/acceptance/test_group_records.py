@@ -97,7 +97,8 @@ def test_changed_handlers_are_refused_if_so_configured(library: Any, engine: str
     edit(library, "VALUES (:id, :position)", "VALUES (:id, :position + 0)")
     add_events(library, 30)
     refused = run(library, engine, f"{ON_CHANGED}=refuse", code=2)
-    assert refused.startswith("[OCQ-318] handlers of group 'audit' changed since position 20, up to which others built")
+    changed = "[OCQ-318] handlers of group 'audit' changed since position 20, up to which other handlers built"
+    assert refused.startswith(changed)
     shown = library.opencqrs("conditions", "--set", f"{ON_CHANGED}=refuse")
     assert shown.code == 2
     assert "[OCQ-318] handlers of group 'audit'" in shown.err
@@ -158,7 +159,7 @@ def test_a_type_mapped_too_late_is_logged_once_and_shown_permanently(library: An
     said = run(library, engine, returned, lent)
     assert said.startswith(
         "group 'classes' selects other events since position 20: events.types was {library.book-returned.v1: Lent} and "
-        "is {library.book-lent.v1: Lent, library.book-returned.v1: Lent}. Those up to there are not read again"
+        "is {library.book-lent.v1: Lent, library.book-returned.v1: Lent}. Events up to there are not read again"
     )
     assert run(library, engine, returned, lent) == ""
     conditions = library.opencqrs("conditions", "--format", "json", "--set", returned, "--set", lent).json
@@ -309,7 +310,7 @@ def test_a_change_of_sequencing_in_a_group_with_partitions_is_refused(library: A
     other = "event-handling.standard.sequence.resolution=no_sequence"
     refused = run(library, THREAD, other, code=2)
     assert refused.splitlines()[0] == (
-        "[OCQ-319] group 'catalog' sequences its events in another way than before, and it has 4 partitions: order "
+        "[OCQ-319] group 'catalog' sequences its events differently than before, and it has 4 partitions: order "
         "would be lost"
     )
     assert (

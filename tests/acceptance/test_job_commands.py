@@ -392,7 +392,7 @@ MISTAKES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
         "@job\ndef clean_up() -> None: ...",
         "",
         ("run",),
-        ("[OCQ-200] @job needs the name of the job, stands there without it", '@job("clean-up")'),
+        ("[OCQ-200] @job needs the name of the job, got none", '@job("clean-up")'),
     ),
     "a job with an empty name": (
         '@job(" ")\ndef clean_up() -> None: ...',

@@ -164,7 +164,7 @@ def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens
     printed = [line for line in run.err.splitlines()[2:] if "lag" not in line and "starting Spark" not in line]
     assert [line for line in printed if not MARKERS.fullmatch(line)] == [
         f"{partition}] event 1 at position 1 (library.book-lent.v1, /books/isbn-1) failed on attempt 1 "
-        "(ValueError: no isbn-1); attempts used up: the event is skipped",
+        "(ValueError: no isbn-1); attempts exhausted: the event is skipped",
         "Traceback (most recent call last):",
         f'  File "{project.folder}/handlers.py", line 8, in lend',
         '    deeper(event["isbn"])',

@@ -592,7 +592,7 @@ def test_the_root_section_is_called_by_its_name(project, given, what):
 @pytest.mark.parametrize(
     ("url", "reason", "fix"),
     [
-        ("postgres://me:secret@h/db", "its scheme is postgres", "write postgresql:// in place of postgres://"),
+        ("postgres://me:secret@h/db", "its scheme is postgres", "write postgresql:// instead of postgres://"),
         (
             "postgresql+psycopg2://me:secret@h/db",
             "the driver psycopg2 is not supported",
@@ -600,13 +600,13 @@ def test_the_root_section_is_called_by_its_name(project, given, what):
         ),
         (
             "jdbc:postgresql://h/db?user=me&password=secret",
-            "it is a URL of JDBC",
+            "it is a JDBC URL",
             "write postgresql://host/database, with user:password@ in front of the host if it asks for them",
         ),
         ("events.db", "it is a path without a scheme", "write sqlite:///events.db"),
         (
             "C:\\data\\events.db",
-            "it is a path of Windows",
+            "it is a Windows path",
             "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events",
         ),
     ],

@@ -382,7 +382,7 @@ def test_a_decimal_is_stored_exactly_or_refused_whatever_the_declared_type(
 @pytest.mark.parametrize("there", ["12345678901234567890.55", "many"])
 def test_nothing_is_added_to_a_text(connection: Connection, there: str) -> None:
     connection.execute(LOANS.insert().values(isbn="a", reader=there))
-    with refused("OCQ-360", "reader is to be added, and its column holds texts"):
+    with refused("OCQ-360", "reader is in add, but its column holds texts"):
         bulk.upsert(connection, "loans", [{"isbn": "a", "reader": 2}], keys="isbn", add="reader")
     assert rows_of(connection, LOANS)[0][1] == there
 
@@ -677,7 +677,7 @@ WRONG: list[tuple[Any, dict[str, Any], str, str]] = [
         [A | {"loans": "1"}],
         {"keys": "isbn", "add": "loans"},
         "OCQ-360",
-        "loans is to be added and has values of type str",
+        "loans is in add but has values of type str",
     ),
     ([A | {"loans": True}], {"keys": "isbn", "add": "loans"}, "OCQ-360", "has values of type bool"),
     ([A, {"isbn": 1}], {"keys": "isbn"}, "OCQ-360", "the values of isbn cannot be sorted"),
@@ -704,7 +704,7 @@ def test_a_missing_not_null_column_is_named(connection: Connection, *, there: bo
     if there:
         connection.execute(text("INSERT INTO books VALUES ('a', 'Dune', 0)"))
     rows = {"isbn": ["a"], "lent": [2]}
-    with refused("OCQ-360", "title must not be null and has no default, and the rows have no title"):
+    with refused("OCQ-360", "title must not be null and has no default, and the rows do not have it"):
         if staged:
             merge_staged(connection, "books", rows, "isbn", "lent")
         else:
@@ -820,7 +820,7 @@ def test_keys_that_the_database_treats_as_equal_are_refused(connection: Connecti
         text(f"CREATE TABLE alike (isbn VARCHAR(40) COLLATE {collation} PRIMARY KEY, reader VARCHAR(9))")
     )
     rows = [{"isbn": "a", "reader": "ada"}, {"isbn": "b", "reader": "bob"}, {"isbn": other, "reader": "eve"}]
-    with refused("OCQ-362", "for the same isbn"):
+    with refused("OCQ-362", "as the same isbn"):
         bulk.upsert(connection, "alike", rows, keys="isbn")
 
 
@@ -844,7 +844,7 @@ def test_keys_that_are_equal_only_under_the_tables_rules_are_refused(
     connection.execute(text(f"CREATE TABLE alike (isbn {column} PRIMARY KEY, reader VARCHAR(9))"))
     others = [str(n) for n in range(1_000, 2_500)]  # more than fit into one statement
     rows = [{"isbn": isbn, "reader": "ada"} for isbn in (one, other, *others)]
-    with refused("OCQ-362", "for the same isbn"):
+    with refused("OCQ-362", "as the same isbn"):
         bulk.upsert(connection, "alike", rows, keys="isbn")
 
 
@@ -878,7 +878,7 @@ def test_equal_texts_in_a_composite_key_are_refused(connection: Connection, kind
     columns = f"isbn VARCHAR(9) COLLATE {collation}, day {column}, reader VARCHAR(9), PRIMARY KEY (isbn, day)"
     connection.execute(text(f"CREATE TABLE alike ({columns})"))
     rows = [{"isbn": isbn, "day": value, "reader": isbn} for isbn in ("a", "A")]
-    with refused("OCQ-362", "for the same isbn, day"):
+    with refused("OCQ-362", "as the same isbn, day"):
         bulk.upsert(connection, "alike", rows, keys=["isbn", "day"])
 
 
@@ -890,7 +890,7 @@ def test_texts_that_a_numeric_column_treats_as_equal_are_refused(
     connection.execute(text("CREATE TABLE counted (number NUMERIC PRIMARY KEY, reader VARCHAR(9))"))
     texts = texts if kind == "sqlite" else tuple(each for each in texts if each.strip() != "x")
     rows = [{"number": each, "reader": str(index)} for index, each in enumerate(texts)]
-    with refused("OCQ-362", "for the same number"):
+    with refused("OCQ-362", "as the same number"):
         bulk.upsert(connection, "counted", rows, keys=["number"])
 
 
@@ -956,7 +956,7 @@ def test_integers_that_a_float_column_treats_as_equal_are_refused(
     columns = "number DOUBLE PRECISION, day DATE, reader VARCHAR(9)"
     connection.execute(text(f"CREATE TABLE counted ({columns}, PRIMARY KEY ({', '.join(['number', *others])}))"))
     rows = [{"number": key, **others, "reader": str(index)} for index, key in enumerate(keys)]
-    with refused("OCQ-362", "for the same number"):
+    with refused("OCQ-362", "as the same number"):
         bulk.upsert(connection, "counted", rows, keys=["number", *others])
 
 
@@ -1024,7 +1024,7 @@ def test_keys_whose_digits_the_column_truncates_are_refused(
         text(f"CREATE TABLE rough (number INTEGER, moment {column}, n INTEGER, PRIMARY KEY (number, moment))")
     )
     rows = [{"number": 7, "moment": key, "n": n} for n, key in enumerate(keys)]
-    with refused("OCQ-362", "for the same number, moment"):
+    with refused("OCQ-362", "as the same number, moment"):
         bulk.upsert(connection, "rough", rows, keys=["number", "moment"])
 
 
@@ -1033,7 +1033,7 @@ def test_among_many_times_the_two_that_the_column_treats_as_equal_are_named(conn
     connection.execute(text("CREATE TABLE rough (moment DATETIME PRIMARY KEY, n INTEGER)"))
     moments = [MOMENT.replace(second=second, microsecond=0) for second in range(60)] + [MOMENT]
     rows = [{"moment": moment, "n": n} for n, moment in enumerate(moments)]
-    two = "takes 2026-01-02 03:04:05, 2026-01-02 03:04:05.300000 for the same moment"
+    two = "treats 2026-01-02 03:04:05, 2026-01-02 03:04:05.300000 as the same moment"
     with refused("OCQ-362", two):
         bulk.upsert(connection, "rough", rows, keys="moment")
 
@@ -1103,7 +1103,7 @@ def test_among_many_keys_the_one_that_the_database_treats_as_equal_is_named(conn
     connection.execute(text(f"CREATE TABLE alike ({columns})"))
     rows = [{"isbn": f"a{n}", "number": n, "reader": "ada"} for n in range(700)]
     rows.append({"isbn": "A650", "number": 650, "reader": "eve"})
-    with refused("OCQ-362", "takes ('A650', 650), ('a650', 650) for the same isbn, number"):
+    with refused("OCQ-362", "treats ('A650', 650), ('a650', 650) as the same isbn, number"):
         bulk.upsert(connection, "alike", rows, keys=["isbn", "number"])
 
 

@@ -135,7 +135,7 @@ def test_1a_release_two_participants_catch_up(tracker: Counting) -> None:
 def test_1b_release_stuck_participant_falls_back(tracker: Counting, caplog: pytest.LogCaptureFixture) -> None:
     world = released(tracker, 10, Board(), Board(released=stuck_at(6), checkpoint=stuck_at(6)))
     assert world.stored() == 6
-    assert "Board holds the progress down at the release" in caplog.text
+    assert "Board holds the progress back at the release" in caplog.text
     assert tracker.statuses()[0].state is ProcessorState.STOPPED
 
 

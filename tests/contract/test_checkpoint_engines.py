@@ -366,7 +366,7 @@ def test_tasks_whose_participants_confirm_nothing_increase_the_back_off(
     status = partition.status()
     assert status.position == 6
     assert status.error == (
-        "[OCQ-646] CheckpointError: the participants have confirmed no position after 6 at the end, of 9 handled"
+        "[OCQ-646] CheckpointError: the participants confirmed no position after 6 on release, of 9 handled"
     )
 
 

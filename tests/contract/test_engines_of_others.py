@@ -147,7 +147,7 @@ def test_a_server_connection_shared_by_threads_is_refused(kind: str, engine: Eng
     else:
         with pytest.raises(EventStoreError, match="OCQ-349") as caught:
             database.require_transactions("provider engine, database.ref")
-        assert (caught.value.where, caught.value.fix) == ("provider engine, database.ref", "make it without that")
+        assert (caught.value.where, caught.value.fix) == ("provider engine, database.ref", "create it without that")
         assert "StaticPool" in caught.value.what
     shared.dispose()
 

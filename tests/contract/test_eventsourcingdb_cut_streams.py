@@ -82,7 +82,9 @@ def test_the_message_names_the_event_that_was_seen_and_the_one_that_exists(
 ) -> None:
     store = open_store(*rare_at(5, 50, 220))
     server.misbehave(ended(1))
-    with pytest.raises(EventSourcingDbUnavailableError, match="its answer ended after event 5 although there are 220"):
+    with pytest.raises(
+        EventSourcingDbUnavailableError, match="its response ended after event 5 although there are 220"
+    ):
         store.read(0, 1_000, RARE)
 
 

@@ -130,7 +130,7 @@ def test_the_retry_after_header_is_respected(
     now = [100.0]
     monkeypatch.setattr(store._connection, "_monotonic", lambda: now[0])
     server.misbehave(Fault(READ, status=429, line="too many requests", retry_after=3))
-    said = r"OCQ-331\] EventSourcingDB limits requests, and asks for none in the next {} s"
+    said = r"OCQ-331\] EventSourcingDB limits requests, and allows none in the next {} s"
     with pytest.raises(EventSourcingDbUnavailableError, match=said.format(3)) as raised:
         store.read(0, 10, ALL)
     assert store.is_outage(raised.value)
@@ -418,7 +418,7 @@ def test_closing_the_store_ends_a_read_that_hangs(
         reading = pool.submit(store.head)
         assert reached.wait(SECONDS)
         store.close()
-        with pytest.raises(EventSourcingDbUnavailableError, match="was closed meanwhile"):
+        with pytest.raises(EventSourcingDbUnavailableError, match="was closed in the meantime"):
             reading.result(SECONDS)
 
 
@@ -434,7 +434,7 @@ def test_an_append_interrupted_by_closing_the_store_may_have_been_stored(
         appending = pool.submit(store.append, [event(1)])
         assert reached.wait(SECONDS)
         store.close()
-        with pytest.raises(EventStoreError, match=r"OCQ-335\].*\(the connection was closed meanwhile\)") as raised:
+        with pytest.raises(EventStoreError, match=r"OCQ-335\].*\(the connection was closed in the mean") as raised:
             appending.result(SECONDS)
     assert not store.is_outage(raised.value)
 

@@ -126,7 +126,7 @@ def test_a_response_of_another_server_is_not_an_outage(start: Start, store: Open
         opened.head()
     assert not opened.is_outage(raised.value)
     assert (raised.value.code, raised.value.where) == ("OCQ-334", other.url)
-    assert raised.value.what == f"the answer does not come from EventSourcingDB ({said})"
+    assert raised.value.what == f"the response does not come from EventSourcingDB ({said})"
     assert "correct event-store.url; a proxy" in raised.value.fix
 
 
@@ -208,7 +208,7 @@ def test_the_error_for_a_redirect_names_the_url_to_set(start: Start, store: Open
 def test_a_redirect_within_the_origin_is_followed(start: Start, store: Open) -> None:
     other = start(Other(307, "", {"Location": "/elsewhere"}))
     with pytest.raises(
-        EventStoreError, match=r"OCQ-334\] the answer of EventSourcingDB cannot be understood"
+        EventStoreError, match=r"OCQ-334\] the response of EventSourcingDB cannot be understood"
     ) as raised:
         store(other).head()
     assert set(other.paths[1:]) == {"/elsewhere"}

@@ -51,7 +51,7 @@ def refusal(act: Callable[[], object]) -> EventStoreError:
     assert caught.value.code == "OCQ-316"
     assert caught.value.what.startswith("the event store is not the one that the progress belongs to: ")
     for way_out in (
-        "put the files back",
+        "restore the files",
         "rebuild the group",
         "clear log_fingerprint",
         "set position there to the end",

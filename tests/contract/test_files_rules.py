@@ -400,9 +400,9 @@ def test_a_byte_order_mark_alone_is_not_an_event(tmp_path, source, content: byte
 @pytest.mark.parametrize(
     ("content", "what", "fix"),
     [
-        (gzip.compress(line(1)), "packed by gzip, and its name does not end with .gz", "rename it"),
-        (b"\x28\xb5\x2f\xfd\x04", "packed by Zstandard, and its name does not end with .zst", "rename it"),
-        (b"PAR1\x15\x04", "Parquet, and its name does not end with .parquet", "rename it"),
+        (gzip.compress(line(1)), "packed by gzip, but its name does not end with .gz", "rename it"),
+        (b"\x28\xb5\x2f\xfd\x04", "packed by Zstandard, but its name does not end with .zst", "rename it"),
+        (b"PAR1\x15\x04", "Parquet, but its name does not end with .parquet", "rename it"),
         (b"PK\x03\x04\x14", "a ZIP archive, not lines of JSON", "unpack it"),
     ],
 )
@@ -474,7 +474,7 @@ def test_a_new_file_that_sorts_before_known_ones_is_refused_and_never_read(tmp_p
     put(tmp_path / f"c.{suffix}", 9)
     for act in (source.head, lambda: source.read(2, 10, ALL), lambda: source.position_before(datetime.now(UTC))):
         error = refusal(act, "OCQ-341")
-    assert error.what.startswith(f"c.{suffix} has come after d.ndjson was read")
+    assert error.what.startswith(f"c.{suffix} appeared after d.ndjson was read")
     assert error.where == str(tmp_path / f"c.{suffix}")
     assert "sorts after" in error.fix
     assert "OCQ-316" in error.fix
@@ -887,7 +887,7 @@ def test_a_broken_link_is_refused(tmp_path, source) -> None:
     put(tmp_path / "b.ndjson", 1)
     (tmp_path / "a.ndjson").symlink_to(tmp_path / "nowhere")
     error = refusal(source.head, "OCQ-234")
-    assert error.what == "a.ndjson is a link that leads nowhere, so its events cannot be read"
+    assert error.what == "a.ndjson is a dangling link, so its events cannot be read"
     assert error.where == str(tmp_path / "a.ndjson")
     put(tmp_path / "nowhere.ndjson", 2).rename(tmp_path / "nowhere")
     assert ids(source) == ["2", "1"]
@@ -965,11 +965,11 @@ def test_ignored_files_are_logged_once(tmp_path, source, caplog) -> None:
     source.head()
     source.renew()
     (said,) = caplog.messages
-    assert "2026, b.json, c.csv, d.ndjson are not files of events and are ignored" in said
+    assert "2026, b.json, c.csv, d.ndjson are not event files and are ignored" in said
     assert str(tmp_path) in said
     (tmp_path / "z.json").write_text("x")
     source.renew()
-    assert "z.json is not a file of events and is ignored" in caplog.messages[1]
+    assert "z.json is not an event file and is ignored" in caplog.messages[1]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -98,10 +98,10 @@ class TestSqlInbox(InboxContract):
     @pytest.mark.parametrize(
         ("changed", "said"),
         [
-            ({"sequence_hash": 5}, "column sequence_hash of opencqrs_inbox was changed by something else"),
-            ({"sequence_id": '"b\u00fccher/1"'}, "column sequence_id of opencqrs_inbox was changed by something else"),
-            ({"sequence_id": "books/1"}, "column sequence_id of opencqrs_inbox was changed by something else"),
-            ({"sequence_id": "1"}, "column sequence_id of opencqrs_inbox was changed by something else"),
+            ({"sequence_hash": 5}, "column sequence_hash of opencqrs_inbox was changed by another program"),
+            ({"sequence_id": '"b\u00fccher/1"'}, "column sequence_id of opencqrs_inbox was changed by another program"),
+            ({"sequence_id": "books/1"}, "column sequence_id of opencqrs_inbox was changed by another program"),
+            ({"sequence_id": "1"}, "column sequence_id of opencqrs_inbox was changed by another program"),
         ],
     )
     def test_rows_that_no_statement_can_match_are_reported_instead_of_retried_forever(

@@ -72,7 +72,7 @@ def test_a_restored_store_is_refused_while_it_is_shorter(
     fingerprint = reopened().fingerprint(60)
     restore(database, 20)
     what = refused(reopened(), 60, fingerprint)
-    assert "it should hold event e60 of shop at position 60, but there is none: the log ends at position 20" in what
+    assert "expected event e60 of shop at position 60, but there is none: the log ends at position 20" in what
 
 
 def test_a_restored_store_that_has_grown_past_the_progress_is_refused(
@@ -83,7 +83,7 @@ def test_a_restored_store_that_has_grown_past_the_progress_is_refused(
     restore(database, 20)
     store.append(numbered(*range(101, 201)))
     what = refused(reopened(), 60, fingerprint)
-    assert "should hold event e60 of shop at position 60, but it holds event e140 of shop at position 60" in what
+    assert "expected event e60 of shop at position 60, but the log has event e140 of shop at position 60" in what
 
 
 def test_a_store_restored_to_a_position_after_the_progress_is_the_same(

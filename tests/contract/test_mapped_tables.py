@@ -854,7 +854,8 @@ def test_a_sequence_that_could_allocate_positions_in_blocks_is_logged_once(
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == (
         "if the positions of 'Stored Events' are drawn from events_seq, shop_seq, which do not count one by one, "
-        'events can be missed; name the sequence they are drawn from: ALTER SEQUENCE … OWNED BY "Stored Events"."nr"'
+        "events can be missed; name the sequence that they are drawn from: "
+        'ALTER SEQUENCE … OWNED BY "Stored Events"."nr"'
     )
     caplog.clear()
     execute(database, 'ALTER SEQUENCE plain OWNED BY "Stored Events".nr')

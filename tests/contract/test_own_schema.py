@@ -217,7 +217,7 @@ def test_a_missing_schema_that_cannot_be_created_is_explained(kind: str, url: st
     )
     with pytest.raises(EventStoreError, match="OCQ-323") as caught:
         SqlEventStore(limited).head()
-    assert 'let an administrator run CREATE SCHEMA IF NOT EXISTS "log"' in caught.value.fix
+    assert 'have an administrator run CREATE SCHEMA IF NOT EXISTS "log"' in caught.value.fix
     with administrator.reading() as connection:
         connection.exec_driver_sql("CREATE SCHEMA log AUTHORIZATION limited")
     assert SqlEventStore(limited).head() == 0

@@ -181,7 +181,7 @@ class TestSqlProgressTracker(
         assert str(caught.value) == (
             "[OCQ-310] group 'books' has progress for 2 partitions, but is configured with 3\n"
             "  where: table opencqrs_progress\n"
-            "  fix:   use as many as there are; or opencqrs groups partitions books 3"
+            "  fix:   use the existing number; or opencqrs groups partitions books 3"
         )
 
     def test_each_claim_records_its_time(self, tracker: SqlProgressTracker) -> None:

@@ -58,7 +58,7 @@ def test_a_charset_that_loses_characters_is_refused(url: str, charset: str) -> N
     SqlEventStore(database).append([Event(0, "1", "s", "/😀", "t", None, "application/json", "1", None)])
     database.close()
     error = refusal_of(f"{url}&charset={charset}")
-    assert (error.code, error.fix) == ("OCQ-304", "leave charset out of the URL, or write charset=utf8mb4")
+    assert (error.code, error.fix) == ("OCQ-304", "remove charset from the URL, or write charset=utf8mb4")
     assert error.what.endswith(", in which characters are lost")
     assert charset in error.what
     database = Database(f"{url}&charset=utf8mb4")

@@ -98,7 +98,7 @@ class TestAfterTheCommit:
         monkeypatch.setattr(type(database.dialect), "find_stored", lambda *_: (cut, ()))
         assert store.append([event("1"), event("2")]) == (2, 1)
         (message,) = caplog.messages
-        assert "the events are stored, but those that were known already were not compared" in message
+        assert "the events are stored, but those already known were not compared" in message
         assert "OCQ-304" in message
         assert [each.id for each in store.read(0, 10, Selection()).events] == ["1", "2"]
 

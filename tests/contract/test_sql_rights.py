@@ -59,7 +59,7 @@ def refusal_of(call: Callable[[], object], database: Database) -> str:
         call()
     assert not database.is_outage(caught.value)
     assert DENIED[database.kind] in caught.value.what
-    assert "let an administrator grant the privilege" in caught.value.fix
+    assert "have an administrator grant the privilege" in caught.value.fix
     return caught.value.what
 
 

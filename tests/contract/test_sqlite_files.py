@@ -237,7 +237,7 @@ def test_a_file_with_a_second_hard_link_is_warned_of_once(tmp_path: Path, caplog
             writes(database)
     assert caplog.messages == [
         f"the SQLite database {second} has 2 names (hard links): what is committed under one of them may be missing, "
-        "or be overwritten, under another, since each name has a -wal file of its own; use one name, and delete the "
+        "or be overwritten, under another, since each name has its own -wal file; use one name, and delete the "
         "others"
     ]
 

@@ -26,7 +26,7 @@ def forget(reset: Reset, connection: Connection) -> None:
 """
 FEW, MANY = 25, pytest.param(3, marks=pytest.mark.release)
 
-OUTAGE = re.compile(r"\[OCQ-304\] the database (does not answer any more|cannot be reached)")
+OUTAGE = re.compile(r"\[OCQ-304\] the database (no longer answers|cannot be reached)")
 
 Act = Callable[[Application], object]
 

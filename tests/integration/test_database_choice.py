@@ -198,4 +198,4 @@ def test_a_schema_on_sqlite_is_refused_naming_the_setting(make_module, tmp_path)
         application.run(until_caught_up=True)
     assert caught.value.code == "OCQ-321"
     assert caught.value.where.startswith("database.schema (")
-    assert "leave database.schema out" in caught.value.fix
+    assert "remove database.schema" in caught.value.fix

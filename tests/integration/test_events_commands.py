@@ -437,7 +437,7 @@ def test_files_of_a_folder_that_are_not_imported_are_named(tmp_path, events) -> 
     write_lines(tmp_path / "folder" / "events.json", [event(1)])
     ran = events("import", "folder")
     assert (ran.code, ran.out) == (0, "imported 0 events\n")
-    assert "in folder, events.json is not a file of events and is ignored; names of files of events end with" in ran.err
+    assert "in folder, events.json is not an event file and is ignored; names of event files end with" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -615,7 +615,7 @@ def test_after_a_lost_response_an_event_with_a_given_id_is_not_added_twice(event
 
     def unanswered(*arguments) -> None:
         append(*arguments)
-        raise DatabaseAwayError("OCQ-304", "the database does not answer any more", "db", "do the same again")
+        raise DatabaseAwayError("OCQ-304", "the database no longer answers", "db", "try again")
 
     with monkeypatch.context() as losing:
         losing.setattr(SqlEventStore, "append", unanswered)

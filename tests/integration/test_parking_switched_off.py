@@ -116,7 +116,7 @@ def test_an_event_that_no_handler_takes_any_longer_waits_for_a_person(
     assert (waiting[1], waiting[3], result.parked) == ("undecodable", "undecodable", len(waiting))
     with Application({"event-store.url": books.url}, [books.module], books.folder) as application:
         (entry,) = application.inbox.entries(InboxFilter(position=1))
-        assert entry.reason == "no handler of the group takes events of the type lent any more"
+        assert entry.reason == "no handler of the group takes events of type lent any longer"
         application.inbox.retry(InboxFilter())
     former.FAILING.clear()
     books.module = former

@@ -489,7 +489,7 @@ def test_events_without_a_sequence_stop_the_group_after_those_before_them(
     assert {partition.state for partition in result.partitions} == {ProcessorState.FAILED}
     for partition in result.partitions:
         assert partition.error == (
-            "[OCQ-214] EventFormatError: the event has no metadata 'tenant', which says what it is in order with"
+            "[OCQ-214] EventFormatError: the event has no metadata 'tenant', which determines its sequence"
             " - event 5 at position 5 (t, /x)"
         )
     assert handled(sqlite_url) == [1, 2, 3, 4]

@@ -239,7 +239,7 @@ def test_a_restored_store_that_has_grown_is_refused_and_nothing_is_handled(
         project.application().run(until_caught_up=True)
     assert caught.value.code == "OCQ-316"
     assert caught.value.what.startswith("group 'rows' partition 0/1: ")
-    assert "should hold event e5 of shop at position 5, but it holds event other of shop" in caught.value.what
+    assert "expected event e5 of shop at position 5, but the log has event other of shop" in caught.value.what
     assert project.rows() == [1, 2, 3, 4, 5]
     (partition,) = project.application().status()[0].partitions
     assert partition.state is ProcessorState.FAILED

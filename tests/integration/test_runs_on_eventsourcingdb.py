@@ -107,7 +107,7 @@ def test_another_server_at_the_url_gives_one_message_for_all_partitions(
     assert code == 2
     assert said.count("[OCQ-") == said.count("  fix: ") == 1
     assert (
-        "[OCQ-334] the answer does not come from EventSourcingDB (status 200, application/x-ndjson, Server: nginx)"
+        "[OCQ-334] the response does not come from EventSourcingDB (status 200, application/x-ndjson, Server: nginx)"
         in said
     )
     assert "fix:   correct event-store.url; a proxy in front of EventSourcingDB must pass on its header Server" in said

@@ -72,11 +72,11 @@ THREAD = {"event-handling.standard.processing.engine": "thread"}
         ),
         (
             {"event-handling.groups.archive.retry.on-exhausted": "park"},
-            "parks events, and Archive does not say when those are durable",
+            "parks events, but Archive does not report when those are durable",
         ),
         (
             {"event-handling.groups.archive.retry.on-undecodable": "park"},
-            "parks events, and Archive does not say when those are durable",
+            "parks events, but Archive does not report when those are durable",
         ),
         (
             {
@@ -152,7 +152,7 @@ def decided(application: Application, subject: str) -> Any:
         (None, [Archive, count], "auto", "there are other handlers, too: with each chunk"),
         ("deferred", [Archive, count], "deferred", "set: when a participant requests a checkpoint"),
         ("REQUIRE_DEFERRED", [Archive], "deferred", "set: when a participant requests a checkpoint"),
-        ("require-deferred", [Archive, count], "", "require-deferred, and not all of its handlers are participants'"),
+        ("require-deferred", [Archive, count], "", "require-deferred, but some handlers are not of participants"),
     ],
 )
 def test_conditions_say_when_progress_is_stored(
@@ -239,8 +239,8 @@ class Lazy(Full):
     ("participant", "why"),
     [
         (Full, "Full has not confirmed position 1: OSError: disk full"),
-        (Slow, "its participants have not flushed in time what was handled"),
-        (Lazy, "its participants have confirmed position 0 at the end, of 1 handled: the rest comes again"),
+        (Slow, "its participants did not flush handled events in time"),
+        (Lazy, "its participants confirmed position 0 on release, of 1 handled: the rest is repeated"),
     ],
 )
 def test_a_run_until_caught_up_fails_if_its_effects_are_not_durable_at_its_end(

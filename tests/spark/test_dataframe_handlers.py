@@ -222,8 +222,8 @@ def test_decorator_and_parameter_belong_together() -> None:
     @dataframe_handler("popular", events=int)
     def no_fields(frame: DataFrame) -> None: ...
 
-    assert "a decorator of its own" in refused(lambda: HandlerTest(undecorated))
-    assert "whose events the data frame holds" in refused(lambda: HandlerTest(of_no_data))
+    assert "needs its own decorator" in refused(lambda: HandlerTest(undecorated))
+    assert "which events the data frame holds" in refused(lambda: HandlerTest(of_no_data))
     assert "takes no data frame" in refused(lambda: HandlerTest(single))
     assert "takes EventFrames" in refused(lambda: HandlerTest(twice))
     assert "OCQ-203" in refused(lambda: HandlerTest(again))

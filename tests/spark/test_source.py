@@ -833,7 +833,7 @@ def test_a_store_that_becomes_unavailable_while_read_is_reported_without_a_stack
     spark.dataSource.register(hidden_source(url))
     with pytest.raises(PythonException) as caught:
         spark.read.format("hidden").option("url", URL).load().collect()
-    assert "[OCQ-412] the event store does not answer (the connection is lost)" in "".join(lines(caught)[:2])
+    assert "[OCQ-412] the event store is unavailable (the connection is lost)" in "".join(lines(caught)[:2])
     assert "Traceback" not in str(caught.value)
     assert "secret" not in str(caught.value)
 
@@ -843,6 +843,6 @@ def test_a_stream_reports_why_it_ended_without_its_password(spark, url, tmp_path
     stream = spark.readStream.format("hidden").option("url", URL).load().writeStream.format("noop")
     with pytest.raises(StreamingQueryException) as caught:
         run_to_its_end(stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
-    assert "[OCQ-412] the event store does not answer (the connection is lost)" in str(caught.value)
+    assert "[OCQ-412] the event store is unavailable (the connection is lost)" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert not any(b"secret" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())

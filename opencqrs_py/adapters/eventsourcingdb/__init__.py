@@ -28,4 +28,4 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"{__name__}.{home}"), name)
     except ModuleNotFoundError as error:
         fix = "pip install 'opencqrs-py[eventsourcingdb]'"
-        raise EventStoreError("OCQ-303", f"the client of EventSourcingDB is missing ({error})", fix=fix) from error
+        raise EventStoreError("OCQ-303", f"the EventSourcingDB client is missing ({error})", fix=fix) from error

@@ -17,7 +17,7 @@ _FIX = "write it as eventsourcingdb://host:3000 or eventsourcingdb+https://host:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an EventSourcingDB answers.
+    """The address of an EventSourcingDB server.
 
     Attributes:
         base_url: What its HTTP paths are appended to.
@@ -29,7 +29,7 @@ class Address:
 
     @staticmethod
     def is_meant(url: str) -> bool:
-        """Return whether an event store's URL is one of EventSourcingDB, or one of HTTP, which ``parse`` explains."""
+        """Return whether an event store's URL is one of EventSourcingDB, or of HTTP, which ``parse`` explains."""
         return url.partition(":")[0].lower() in _SCHEMES.keys() | _MISTAKEN.keys()
 
     @classmethod
@@ -50,9 +50,9 @@ class Address:
             what = "the URL of EventSourcingDB must not hold a user or a password"
             raise EventStoreError("OCQ-330", what, place, "the token belongs in event-store.api-token")
         if parts.scheme in _MISTAKEN and host:
-            what = f"an event store is not named by '{parts.scheme}:'"
+            what = f"'{parts.scheme}:' is not the scheme of an event store"
             right = f"{_MISTAKEN[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}"
-            fix = f"if an EventSourcingDB is there, write it as {right}"
+            fix = f"if it is an EventSourcingDB, write it as {right}"
             raise EventStoreError("OCQ-330", what, place or _PLACE, fix)
         if not host or parts.query or parts.fragment or parts.scheme not in _SCHEMES:
             shown = url.partition("?")[0].partition("#")[0]
@@ -62,7 +62,7 @@ class Address:
 
     @staticmethod
     def of_origin(origin: str) -> str:
-        """Return how an origin of HTTP is written as an event store's URL; empty if it is none."""
+        """Return an HTTP origin as an event store's URL; empty if it is not an origin."""
         parts = urlsplit(origin)
         name = _MISTAKEN.get(parts.scheme)
         if name is None or not parts.netloc:

@@ -1,6 +1,6 @@
-"""Who answers: redirects to another origin are refused, and so are answers that do not come from EventSourcingDB.
+"""Checks of the answering server: redirects to another origin are refused, and so are responses of other servers.
 
-The client has no error for the first and no class of errors for the second, so its session of aiohttp is traced.
+The client has no error for the first and no error class for the second, so its aiohttp session is traced.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class RedirectedError(EventStoreError):
 
 
 def refuse_others(client: Client, label: str) -> None:
-    """Let an opened client raise OCQ-348 for redirects to another origin, and OCQ-334 for answers of another server.
+    """Have an open client raise OCQ-348 for redirects to another origin, and OCQ-334 for responses of other servers.
 
-    Without it aiohttp follows the redirect. It drops the token, but sends the body, which may be events, and what the
-    other server answers is taken for events.
+    Without this aiohttp follows the redirect. It drops the token, but sends the body, which may contain events, and
+    treats the other server's response as events.
     """
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(partial(_refuse_redirect, label))
     tracing.on_request_end.append(partial(_refuse_other_server, label))
     tracing.freeze()
-    for held in vars(client.http_client).values():  # the client does not give its session away
+    for held in vars(client.http_client).values():  # the client does not expose its session
         if isinstance(held, aiohttp.ClientSession):
             held.trace_configs.append(tracing)
 
@@ -65,11 +65,11 @@ async def _refuse_other_server(label: str, _: object, __: object, at: aiohttp.Tr
     if answer.status in _WITHOUT_V2 and "/api/v2/" in answer.url.path:
         return
     found = [f"status {answer.status}", answer.headers.get("Content-Type", ""), server and f"Server: {server}"]
-    what = f"the answer does not come from EventSourcingDB ({', '.join(each[:_LONGEST] for each in found if each)})"
+    what = f"the response does not come from EventSourcingDB ({', '.join(each[:_LONGEST] for each in found if each)})"
     fix = "correct event-store.url; a proxy in front of EventSourcingDB must pass on its header Server"
     raise EventStoreError("OCQ-334", scrubbed(what), label, fix)
 
 
 def _is_outage(status: int) -> bool:
-    """Return whether a proxy answers so while the server is unavailable."""
+    """Return whether this is a proxy's response while the server is unavailable."""
     return status in _PASSING or (status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in _LASTING)

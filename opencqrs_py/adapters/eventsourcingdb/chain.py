@@ -24,7 +24,7 @@ EMPTY = "eventsourcingdb:empty"
 _PREFIX = "eventsourcingdb:"
 _REPLACED = (
     "restore the event store that the progress belongs to; or rebuild the group: delete its read model and its rows of "
-    "opencqrs_progress and opencqrs_groups; or, to continue from here all the same, clear log_fingerprint in its rows "
+    "opencqrs_progress and opencqrs_groups; or, to continue from here anyway, clear log_fingerprint in its rows "
     "of opencqrs_progress, set position there to the newest event's id plus 1 if it is beyond it, and start again"
 )
 _MOST = 20_000  # links that are remembered, beside the newest one
@@ -64,7 +64,7 @@ class SeenChain:
     """The links that this process has seen: the last 20,000 and the newest. Safe for several threads.
 
     Attributes:
-        doubted: The link that the log was found not to hold; nothing is delivered until it does.
+        doubted: The link that was missing in the log; nothing is delivered until it is found again.
     """
 
     def __init__(self, label: str) -> None:
@@ -106,7 +106,7 @@ class SeenChain:
         ``predecessor`` is the hash that its event names for that one.
 
         Raises:
-            EventStoreError: OCQ-316, if that one has another hash, or this one had.
+            EventStoreError: OCQ-316, if either is known with another hash.
         """
         before = self.at(link.position - 1)
         if before is not None and before.hash != predecessor:
@@ -120,10 +120,10 @@ class SeenChain:
 
 
 def not_the_log(expected: Link, found: Link | None, label: str) -> EventStoreError:
-    """Return the error for a log that does not hold an event that was read, the ``expected`` one.
+    """Return the error for a log without an event that was read, the ``expected`` one.
 
-    Found is the newest event at or below its position; ``None`` if the log is empty. Messages name the server by the
-    label.
+    ``found`` is the newest event at or below its position; ``None`` if the log is empty. Messages name the server by
+    the label.
     """
     if found is None:
         there = "the log is empty"
@@ -133,13 +133,13 @@ def not_the_log(expected: Link, found: Link | None, label: str) -> EventStoreErr
         there = f"it has {_short(found.hash)}"
     what = (
         "the event store is not the one that the progress belongs to: "
-        f"event {expected.position - 1} had the hash {_short(expected.hash)}, and now {there}"
+        f"event {expected.position - 1} had the hash {_short(expected.hash)}, but now {there}"
     )
     return OtherLogError("OCQ-316", what, label, _REPLACED)
 
 
 def other_store(position: int, found: str, label: str) -> EventStoreError:
-    """Return the error for progress at a position that this log cannot have made."""
+    """Return the error for progress at a position that this log cannot have had."""
     what = f"the event store is not the one that the progress belongs to: the progress is at {position}, {found}"
     return OtherLogError("OCQ-316", what, label, _REPLACED)
 

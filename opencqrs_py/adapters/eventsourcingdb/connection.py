@@ -1,8 +1,8 @@
 """The connection to EventSourcingDB: its asynchronous client on a separate event loop, and its failures.
 
 Source:
-    The mapping of client errors in OpenCQRS: connection, end of stream, 5xx and 408 pass; 409 is a conflict; the rest
-    does not pass. Added here: 429, a stall, and errors whose code says that the server is not ready.
+    The mapping of client errors in OpenCQRS: connection, end of stream, 5xx and 408 are transient; 409 is a conflict;
+        the rest is permanent. Added here: 429, a stall, and errors whose code says that the server is not ready.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _PASSING_CODES = {
     ErrorCode.RESTORE_IN_PROGRESS,
     ErrorCode.STORE_FAILED,
 }
-# Of what the client raises as a bare ServerError, only the text shows these two: a stream that was closed in the
-# middle, and an answer without the server's header, which is what a proxy gives while the server is down.
+# For a bare ServerError of the client, only the text shows these two: a stream that was closed in the middle, and a
+# response without the server's header, as from a proxy while the server is down.
 _PASSING_TEXTS = ("closed the stream before it ended", "must be EventSourcingDB")
 _SHUTTING_DOWN = "shutting down"  # in version 1 errors have no code; its words are not documented
 
@@ -59,7 +59,7 @@ class EventSourcingDbUnavailableError(EventStoreError):
 
 
 def explained(error: Exception, label: str) -> Exception:
-    """Return what to raise instead of an error of the client; what is not the client's comes back as it is."""
+    """Return what to raise instead of an error of the client; other errors are returned unchanged."""
     match error:
         case DbApiError():
             return _refused(error, label)
@@ -67,12 +67,12 @@ def explained(error: Exception, label: str) -> Exception:
             refused = error.cause if isinstance(error.cause, RedirectedError) else None  # which has stored nothing
             return refused or unknown(_reason(error.cause), label)
         case aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError():
-            fix = "make the server's certificate one that this machine trusts, or correct event-store.url"
+            fix = "use a server certificate that this machine trusts, or correct event-store.url"
             return EventStoreError("OCQ-334", f"no secure connection ({_reason(error)})", label, fix)
         case _ if _is_outage(error):
             return unavailable(_reason(error), label)
         case CustomError() | ValueError() | aiohttp.ClientResponseError():
-            what = f"the answer of EventSourcingDB cannot be understood ({_reason(error)})"
+            what = f"the response of EventSourcingDB cannot be understood ({_reason(error)})"
             fix = "is this an EventSourcingDB? a newer one may need a newer client: pip install -U eventsourcingdb"
             return EventStoreError("OCQ-334", what, label, fix)
     return error
@@ -84,16 +84,16 @@ def unavailable(reason: str, label: str) -> EventSourcingDbUnavailableError:
 
 
 def unknown(reason: str, label: str) -> EventStoreError:
-    """Return the error for an append whose answer is not known."""
+    """Return the error for an append whose response was lost."""
     what = f"it is unknown whether EventSourcingDB has stored the events ({reason})"
     fix = "read the subjects to see; or append again with a precondition that holds only if it has not"
     return EventStoreError("OCQ-335", what, label, fix)
 
 
 def limited(seconds: float, label: str) -> EventSourcingDbUnavailableError:
-    """Return the error for a request that the server has asked not to send yet."""
-    what = f"EventSourcingDB limits requests, and asks for none in the next {math.ceil(seconds)} s"
-    fix = "wait; if it happens often, send fewer requests, or raise the limit of the server"
+    """Return the error for a request that must not be sent yet, by the server's ``Retry-After``."""
+    what = f"EventSourcingDB limits requests, and allows none in the next {math.ceil(seconds)} s"
+    fix = "wait; if it happens often, send fewer requests, or increase the limit of the server"
     return EventSourcingDbUnavailableError("OCQ-331", what, label, fix)
 
 
@@ -114,7 +114,7 @@ def _refused(error: DbApiError, label: str) -> EventStoreError:
 
 def _is_outage(error: Exception) -> bool:
     if isinstance(error, ConnectionStalledError | aiohttp.ClientError | OSError):
-        return not isinstance(error, aiohttp.ClientResponseError)  # too many redirects, or no HTTP
+        return not isinstance(error, aiohttp.ClientResponseError)  # too many redirects, or not HTTP
     return isinstance(error, ServerError) and any(text in str(error) for text in _PASSING_TEXTS)
 
 
@@ -132,7 +132,7 @@ def _reason(error: BaseException) -> str:
     match error:
         case EventStoreError():
             text = error.what
-        case aiohttp.ClientResponseError():  # of what is not HTTP some lines, with a mark below the last one
+        case aiohttp.ClientResponseError():  # if it is not HTTP, some lines, with a mark below the last one
             text = " ".join(error.message.replace("^", " ").split())
         case _:
             text = str(error)
@@ -142,10 +142,10 @@ def _reason(error: BaseException) -> str:
 
 T = TypeVar("T")
 
-_CLOSED = "the connection was closed meanwhile"
-_LONGEST_PAUSE = 300  # seconds; what a server asks for beyond that is taken for a mistake
+_CLOSED = "the connection was closed in the meantime"
+_LONGEST_PAUSE = 300  # seconds; a longer ``Retry-After`` is treated as an error of the server
 _CLOSING_SECONDS = 5.0  # longest wait for the loop's thread to end
-_REQUEST_SECONDS = 1.0  # that requests in progress may take when the connection is closed
+_REQUEST_SECONDS = 1.0  # for requests in progress when the connection is closed
 
 Use = Callable[[Client], Coroutine[Any, Any, T]]
 
@@ -159,7 +159,7 @@ class Connection(Inherited):
         address: Where the server is.
         api_token: The server's token.
         stall_seconds: After so long without a sign of life, a heartbeat included, the server counts as unavailable.
-        monotonic: The clock that ``Retry-After`` is kept by, in seconds.
+        monotonic: The clock for ``Retry-After``, in seconds.
     """
 
     def __init__(
@@ -174,27 +174,28 @@ class Connection(Inherited):
         leave_to_parent_in_forks(self)
 
     def run(self, use: Use[T], closed: Callable[[str, str], EventStoreError] = unavailable) -> T:
-        """Let the client do something and wait for it; in place of its errors, raise OCQ-320 or OCQ-331 to OCQ-335.
+        """Have the client do something and wait for it; instead of its errors, raise OCQ-320 or OCQ-331 to OCQ-335.
 
         Args:
-            use: What the client is to do.
-            closed: Makes the error for a connection that is closed meanwhile, from the reason and the server's label.
+            use: What the client should do.
+            closed: Makes the error for a connection that is closed in the meantime, from the reason and the server's
+                label.
         """
         future = self._start(use, _Loop.start_request)
         try:
             return future.result()
         except EventStoreError as error:
-            raise error.with_traceback(None) from None  # where on the loop it was raised says nothing to a person
+            raise error.with_traceback(None) from None  # the place on the loop does not help the reader
         except CancelledError:
             raise closed(_CLOSED, self._address.label) from None
         except Exception as error:
             raise self.explained(error) from error
-        except BaseException:  # Ctrl-C: the answer is no longer waited for
+        except BaseException:  # Ctrl-C: the result is no longer waited for
             future.cancel()
             raise
 
     def start(self, use: Use[T]) -> Future[T]:
-        """Let the client do something, and do not wait for it; the future raises the client's own errors."""
+        """Have the client do something without waiting for it; the future raises the client's own errors."""
         return self._start(use, _Loop.start)
 
     def _start(self, use: Use[T], start: Callable[[_Loop, Use[T]], Future[T]]) -> Future[T]:
@@ -205,7 +206,7 @@ class Connection(Inherited):
             return start(self._loop, partial(self._when_allowed, use))
 
     async def _when_allowed(self, use: Use[T], client: Client) -> T:
-        """Use the client, unless the server has asked to wait with the next request.
+        """Use the client, unless the server has requested a pause.
 
         Source:
             EventSourcingDB's page on rate limiting: the status 429, and ``Retry-After`` as the authoritative answer to
@@ -230,7 +231,7 @@ class Connection(Inherited):
     def close(self) -> None:
         """Abort what is in progress and close; the next use opens a new connection.
 
-        A request, such as that of an append, gets a second for its end before.
+        A request, such as an append, first gets a second to finish.
         """
         with self._lock:
             loop, self._loop = self._loop, None
@@ -239,7 +240,7 @@ class Connection(Inherited):
 
     @override
     def leave_to_parent(self) -> None:
-        """In a fork: the thread of the loop is not there, and its connections are the parent's."""
+        """In a fork: the loop's thread does not exist, and its connections are the parent's."""
         keep_open(self._loop)
         self._lock, self._loop = Lock(), None
 
@@ -261,7 +262,7 @@ class _Loop:
         return asyncio.run_coroutine_threadsafe(self._when_open(use), self._loop)
 
     def start_request(self, use: Use[T]) -> Future[T]:
-        """Start what ends by itself."""
+        """Start a task that ends on its own."""
         return asyncio.run_coroutine_threadsafe(self._as_request(use), self._loop)
 
     async def _as_request(self, use: Use[T]) -> T:
@@ -273,7 +274,7 @@ class _Loop:
 
     async def _when_open(self, use: Use[T]) -> T:
         if not self._is_open:
-            self._is_open = True  # nothing is awaited before the session is there, so no other use comes in between
+            self._is_open = True  # nothing is awaited before the session exists, so no other use can interleave
             await self._client.__aenter__()
             refuse_others(self._client, self._label)
         return await use(self._client)

@@ -45,8 +45,8 @@ from opencqrs_py.processing.ports import EventStore, Watch
 class ObservingWatch(Watch):
     """Follows the head on one stream. Heartbeats are signs of life; a stream that ends or stalls is an error.
 
-    The newest that was seen of the log before is sent first, which shows that the log is the same. Events after
-    ``head`` are news; ``seen`` is called with each position, on the connection's thread.
+    The newest event that was seen before is sent first, which shows that the log is the same. Events after ``head`` are
+    new; ``seen`` is called with each position, on the connection's thread.
     """
 
     def __init__(self, connection: Connection, chain: SeenChain, head: int, seen: Callable[[int], None]) -> None:
@@ -109,7 +109,7 @@ class ObservingWatch(Watch):
             self._changed.notify_all()
 
 
-_SIFTED = 50_000  # most events that one read takes from the server to find those that are wanted
+_SIFTED = 50_000  # most events that one read fetches from the server to find the wanted ones
 STALL_SECONDS = 30.0
 
 T = TypeVar("T")
@@ -118,8 +118,8 @@ T = TypeVar("T")
 class EventSourcingDbEventStore(EventStore, FindingSource):
     """Events in an EventSourcingDB. Its ids are numbers from 0 without a gap; a position is the id plus 1.
 
-    The server gives each event id and time, so those of appended events are not kept, and an event that is appended
-    twice is there twice. Safe for several threads; not to be used across a fork.
+    The server assigns each event's id and time, so those of appended events are not kept, and an event that is appended
+    twice is stored twice. Safe for several threads; not to be used across a fork.
 
     Args:
         url: ``eventsourcingdb://host:port`` or ``eventsourcingdb+https://host:port``.
@@ -141,7 +141,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
         self._address = Address.parse(url)
         self._source = source
         self._connection = Connection(self._address, api_token, stall_seconds)
-        self._known = 0  # where the newest event was when we last heard of one
+        self._known = 0  # the position of the newest event as of the last news
         self._chain = SeenChain(self._address.label)
 
     @override
@@ -149,7 +149,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
         """See ``EventSource``.
 
         Raises:
-            EventStoreError: OCQ-316, if the log does not reach what this store has read, or holds something else there.
+            EventStoreError: OCQ-316, if the log does not reach what this store has read, or has something else there.
         """
         self._known = self._run(lambda client: head_of(client, self._chain, self._address.label))
         return self._known
@@ -158,8 +158,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
         """See ``EventSource``. The server selects by subject, this method by type.
 
-        Reads up to the newest event that is known of; only when there is none after ``after``, the server is asked for
-        a newer one.
+        Reads up to the newest known event; the server is queried for a newer one only if there is none after ``after``.
 
         Raises:
             EventStoreError: OCQ-316, if the log is not the one that this store has read before: the server has lost its
@@ -180,7 +179,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
     def fingerprint(self, position: int, event: Event | None = None) -> str:
         """See ``EventSource``. The text is the id and hash of the newest event at or below the position.
 
-        Asks the server only for an event that reads have not shown: at the first claim of a partition, mostly.
+        Queries the server only for an event that reads have not shown, mostly at the first claim of a partition.
 
         Raises:
             EventStoreError: OCQ-316, if the log is not the one that this store has read before.
@@ -196,7 +195,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
 
     @override
     def verify(self, position: int, fingerprint: str) -> None:
-        """See ``EventSource``. At position 0 nothing of the log was handled, and any log will do."""
+        """See ``EventSource``. At position 0 nothing of the log was handled, so any log is accepted."""
         if position <= 0 or fingerprint == EMPTY:
             return
         label = self._address.label
@@ -213,7 +212,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
             self._chain.keep([found])
 
     def find(self, event_id: str, source: str = "") -> list[FoundEvent]:
-        """Return the event with an id, which is a number: that says where it is."""
+        """Return the event with an id, a number that determines its position."""
         position = int(event_id) + 1 if event_id.isdecimal() and event_id.isascii() else 0
         if not 0 < position <= self.head():
             return []
@@ -239,12 +238,12 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
         """See ``EventStore``. All are added in one request; the server checks the preconditions in the same step.
 
         Returns:
-            How many were given, which all were added, and the ids that the server gave them.
+            How many were given, which were all added, and the ids that the server assigned.
 
         Raises:
             PreconditionFailedError: OCQ-320, if a precondition does not hold.
-            EventStoreError: OCQ-336, if an event holds what the server has no place for; OCQ-335, if the answer was
-                lost, or the store closed meanwhile, so that it is unknown whether the events were added.
+            EventStoreError: OCQ-336, if an event has a value that the server cannot store; OCQ-335, if the response was
+                lost, or the store was closed in the meantime, so that it is unknown whether the events were added.
         """
         candidates = [candidate_of(event, self._source) for event in events]
         conditions = [precondition_of(condition) for condition in preconditions]
@@ -254,7 +253,7 @@ class EventSourcingDbEventStore(EventStore, FindingSource):
         try:
             written = self._connection.run(lambda client: client.write_events(candidates, conditions), unknown)
         except PreconditionFailedError:
-            check(preconditions, self._newest_of, self._address.label)  # the server does not say which one it is
+            check(preconditions, self._newest_of, self._address.label)  # the server does not tell which one it is
             raise
         self._hear_of(position_of(written[-1].event_id))
         if progress is not None:

@@ -31,7 +31,7 @@ _FRACTION = re.compile(r"[0-9](\.|e[+-])[0-9]")
 
 
 class _RoundedError(Exception):
-    """The client would send another number than the one of the text."""
+    """The client would send a different number than the one in the text."""
 
 
 def position_of(event_id: str) -> int:
@@ -46,10 +46,10 @@ def position_of(event_id: str) -> int:
 
 
 def event_of(read: esdb.Event) -> Event:
-    """Return an event as this package has it.
+    """Return an event in this package's form.
 
-    The data are written again from what the client has parsed, without the server's spacing. Where that would round a
-    number, they are the server's own text. So is the time, to the nanosecond; the client's ``datetime`` is cut to
+    The data are written again from what the client has parsed, without the server's spacing. If that would round a
+    number, the server's own text is used. So is the time, to the nanosecond; the client's ``datetime`` is cut to
     microseconds and has no zone. The client keeps both texts to verify the hash.
     """
     extensions = {
@@ -73,7 +73,7 @@ def event_of(read: esdb.Event) -> Event:
 
 
 def _payload(read: esdb.Event) -> str:
-    """Return the data as JSON, with all digits of their numbers; to find the server's text takes as long as parsing."""
+    """Return the data as JSON, with all digits of their numbers; finding the server's text takes as long as parsing."""
     text = _text(read.data)
     find = getattr(read, "_find_data_from_server", None)
     if find is None or not _FRACTION.search(text):
@@ -83,26 +83,26 @@ def _payload(read: esdb.Event) -> str:
 
 
 def candidate_of(event: Event, source: str) -> esdb.EventCandidate:
-    """Return what is sent to have an event stored, with a source if it names none itself.
+    """Return what is sent to store an event, with a source if it has none itself.
 
-    Its id and time are left out: the server gives its own. Hashes and a signature are left out, too, as they belong to
-    the store that the event came from.
+    Its id and time are omitted: the server assigns its own. Hashes and a signature are omitted, too, since they belong
+    to the store that the event came from.
 
     Raises:
-        EventStoreError: OCQ-336, if the server has no place for something that the event holds.
+        EventStoreError: OCQ-336, if the event has a value that the server cannot store.
     """
     try:
         data = json.loads(event.payload, parse_float=_kept) if event.payload is not None else None
     except _RoundedError as error:
         reason = f"its client would round the number {error}"
-        raise _unfit(event, reason, f'put it into the data as text: "{error}"') from None
+        raise _unfit(event, reason, f'put it in the data as text: "{error}"') from None
     if not isinstance(data, dict):
-        raise _unfit(event, "its data are not a JSON object", "put the data into an object")
+        raise _unfit(event, "its data are not a JSON object", "put the data in an object")
     if event.content_type != _JSON:
         raise _unfit(event, f"its data are {event.content_type}", f"EventSourcingDB takes {_JSON} only")
     foreign = sorted(event.metadata.keys() - _PASSED_ON.keys() - _MADE_BY_SERVER)
     if foreign:
-        raise _unfit(event, f"it has the extension '{foreign[0]}'", "put what it says into the data")
+        raise _unfit(event, f"it has the extension '{foreign[0]}'", "put its value in the data")
     traces = {_PASSED_ON[name]: value for name, value in event.metadata.items() if name in _PASSED_ON}
     return esdb.EventCandidate(event.source or source, event.subject, event.type, data, **traces)
 
@@ -116,7 +116,7 @@ def _kept(number: str) -> float:
 
 
 def precondition_of(condition: Precondition) -> esdb.Precondition:
-    """Return a precondition as the client has it."""
+    """Return a precondition in the client's form."""
     match condition:
         case SubjectIsPristine(subject):
             return esdb.IsSubjectPristine(subject)
@@ -130,7 +130,7 @@ def _unfit(event: Event, reason: str, fix: str) -> EventStoreError:
     return EventStoreError("OCQ-336", f"EventSourcingDB cannot keep the event: {reason}", event.label, fix)
 
 
-_FEW = 100  # events of all subjects that are had sooner than a second opinion, or a new connection
+_FEW = 100  # events of all subjects that can be read faster than another request, or a new connection
 _EVERYTHING = Selection()
 
 
@@ -155,7 +155,7 @@ async def newest_upto(client: Client, position: int, label: str) -> Link | None:
     One request if there is an event at the position, else two.
 
     Raises:
-        EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing, which is not evidence of an empty log.
+        EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing, which does not prove an empty log.
     """
     found = await newest(client, after=position - 1, upto=position) or await newest(client, upto=position)
     if found is None and not await _ends_are_marked(client):
@@ -167,10 +167,10 @@ async def head_of(client: Client, chain: SeenChain, label: str) -> int:
     """Return the position of the newest event, 0 in an empty log.
 
     Raises:
-        EventStoreError: OCQ-316, if the log does not hold the newest event that was seen.
+        EventStoreError: OCQ-316, if the log lacks the newest event that was seen.
         EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing although there was an event.
     """
-    seen = chain.newest  # before the request: an answer need not have what comes while it is on its way
+    seen = chain.newest  # before the request: the response need not include what is added meanwhile
     found = await newest(client)
     if found is None and seen is not None and not await _ends_are_marked(client):
         raise _sent_nothing(seen.position, label)
@@ -185,7 +185,7 @@ async def head_of(client: Client, chain: SeenChain, label: str) -> int:
 
 
 async def prove(client: Client, chain: SeenChain, expected: Link, label: str) -> None:
-    """Check that the log holds a link that was read before.
+    """Check that the log has a link that was read before.
 
     Raises:
         EventStoreError: OCQ-316, if it does not.
@@ -200,22 +200,21 @@ async def prove(client: Client, chain: SeenChain, expected: Link, label: str) ->
 class ServerRead:
     """Selected events of a part of the log.
 
-    The protocol has bounds but no limit, and what is left over when a stream is broken off was sent in vain, with a
-    connection lost. So each request names a page: as long as what is wanted at first, then twice as long each time.
+    The protocol has bounds but no limit. Breaking off a stream wastes the rest of it, and a connection. So each request
+    names a page: at first as long as the limit, then twice as long each time.
 
-    In version 1 of the protocol a stream that ends early looks like one that is complete. It has lost its last events
-    then, never one in the middle, so what was seen counts, and the ranges follow each other from the last event
-    seen. That nothing comes after it is believed only on the evidence of an event: the last id of the page where
-    all subjects are read, else the subject's newest event.
+    In version 1 of the protocol a stream that ends early looks complete. It then lacks its last events, never one in
+    the middle, so what was seen counts, and the next range follows the last event seen. Only an event proves that
+    nothing comes after it: the last id of the page where all subjects are read, else the subject's newest event.
 
-    The log may have been replaced since it was read last, by a server that has lost its disk. The first event names the
-    hash of the one before it, which shows that it has not, at no further request. That event is of any subject, so a
+    The log may have been replaced since the last read, by a server that has lost its disk. The first event names the
+    hash of the one before it, which shows without another request that it has not. That event is of any subject, so a
     short part is read with all subjects; a long one of a narrow subject costs up to two small requests more.
 
     Attributes:
         selection: Which events; the server filters by subject, this class by the rest.
         limit: Most events wanted.
-        most: Most events of all subjects that are read, where nothing else shows that there is none of the subject.
+        most: Most events of all subjects that are read, if nothing else shows that there is none of the subject.
         chain: What was seen of the log before; what is seen now is added at the end.
         label: How messages name the server.
         found: The events found so far, in the order of their positions.
@@ -231,13 +230,13 @@ class ServerRead:
     shown: dict[int, str] = field(default_factory=dict)
 
     async def read(self, client: Client, after: int, upto: int) -> Slice:
-        """Return the first selected events of ``after + 1..upto``; all of that must be there already.
+        """Return the first selected events of ``after + 1..upto``, all of which must already exist.
 
         Raises:
             EventSourcingDbUnavailableError: OCQ-331, if a stream has ended before its last event.
             EventStoreError: OCQ-316, if the log is not the one that was read before.
         """
-        is_short = upto - after <= _FEW and self.selection.subject.startswith("/")  # what is malformed, the server says
+        is_short = upto - after <= _FEW and self.selection.subject.startswith("/")  # the server reports a malformed one
         asked = _EVERYTHING if is_short else self.selection
         seen = end = after
         length = max(self.limit, _FEW) if is_short else self.limit
@@ -259,9 +258,9 @@ class ServerRead:
         return len(self.found) >= self.limit
 
     async def _make_sure(self, client: Client, after: int, seen: int, upto: int) -> int:
-        """Return up to where there is, surely, no event of the subject after ``seen`` that was not found."""
+        """Return up to where certainly no event of the subject after ``seen`` was missed."""
         if upto - seen > _FEW:
-            older = seen - 1 if seen > after else 0  # an event that was seen must be there again
+            older = seen - 1 if seen > after else 0  # an event that was seen must be found again
             subject, recursive = self.selection.subject, self.selection.recursive
             found = await newest(client, subject, recursive=recursive, after=older, upto=upto)
             position = found.position if found is not None else None
@@ -274,7 +273,7 @@ class ServerRead:
         return upto
 
     async def _take(self, client: Client, asked: Selection, after: int, end: int) -> int:
-        """Find events among those that the server is asked for; return the position of the last one that it sent."""
+        """Find events among the requested ones; return the position of the last one that the server sent."""
         options = ReadEventsOptions(asked.recursive, lower_bound=_bound(after + 1), upper_bound=_bound(end))
         seen = after
         async with aclosing(client.read_events(asked.subject, options)) as stream:
@@ -316,7 +315,7 @@ class ServerRead:
 async def _ends_are_marked(client: Client) -> bool:
     """Return whether the protocol marks the end of a stream, so that the client notices one that ends early.
 
-    Asked after a stream: a client that has fallen back to version 1 stays there.
+    Called after a stream: a client that has fallen back to version 1 stays there.
     """
     ask = getattr(client, "_get_api_version", None)
     return ask is not None and await ask() != "v1"
@@ -327,9 +326,9 @@ def _bound(position: int) -> Bound:
 
 
 def _ended_early(seen: int, there: int, label: str) -> Exception:
-    return unavailable(f"its answer ended after event {seen} although there are {there}", label)
+    return unavailable(f"its response ended after event {seen} although there are {there}", label)
 
 
 def _sent_nothing(position: int, label: str) -> Exception:
-    reason = f"it sends no event although event {position - 1} was there: the answer was cut, or the server has lost it"
+    reason = f"it sends no event although event {position - 1} existed: the response was cut, or the server has lost it"
     return unavailable(reason, label)

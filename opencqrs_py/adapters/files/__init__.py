@@ -1,4 +1,4 @@
-"""Ports fulfilled on files: NDJSON and Parquet, one by one or in folders."""
+"""Implementations of the ports on files: NDJSON and Parquet, one by one or in folders."""
 
 from opencqrs_py.adapters.files.event_source import FileEventSource
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, FileKind, format_of

@@ -1,4 +1,4 @@
-"""Events that stand twice in a log of files, as after ``cat a b > log``, ``cp`` or two exports."""
+"""Events that occur twice in a log of files, as after ``cat a b > log``, ``cp`` or two exports."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 _log = logging.getLogger("opencqrs.store")
 _TWICE = (
-    "%s: lines %d and %d are the same event (id %s, source %s), and it is handled twice, as a log of files is taken as "
-    "it stands. Remove the second line before a group reads it, or import the file into a database, which keeps it once"
+    "%s: lines %d and %d are the same event (id %s, source %s), and it is handled twice, since a log of files is read "
+    "as it is. Remove the second line before a group reads it, or import the file into a database, which stores it once"
 )
 _BEGIN_ALIKE = (
-    "%s and %s begin with the same event (id %s, source %s), and all events that are in both are handled twice, as a "
-    "log of files is taken as it stands. If one is a copy of the other, a link to it, or a longer export, remove one "
+    "%s and %s begin with the same event (id %s, source %s), and all events that are in both are handled twice, since "
+    "a log of files is read as it is. If one is a copy of the other, a link to it, or a longer export, remove one "
     "before a group reads it; an export of what is new needs --after"
 )
 
 
 class Doubles:
-    """Looks for the usual ways in which an event comes into a file twice, and warns of the first one that is found.
+    """Looks for the usual ways in which an event gets into a file twice, and warns of the first one found.
 
-    Those are an event twice among the first that are read together, at least 64, and the first event of the file once
-    more. To find all would take memory for each event, and more than the hundredth of a read that this takes. Lines
-    that have to be read one by one are left out.
+    Those are an event twice among the first that are read together, at least 64, and a repetition of the file's first
+    event. Finding all would take memory for each event, and more time than this check, which takes a hundredth of a
+    read. Lines that have to be read one by one are left out.
 
     Args:
         path: The file.
@@ -43,7 +43,7 @@ class Doubles:
         Args:
             columns: Their attributes.
             number: Number of the first one, from 0.
-            lines: The lines that hold them, among them empty ones.
+            lines: The lines with them, including empty ones.
             line: Number of lines before these.
         """
         if number == 0 or (self._first_id in columns["id"] and not self._is_over):
@@ -65,7 +65,7 @@ class Doubles:
 class Beginnings:
     """Warns of the first two files of a log that begin with the same event, as copies, links and repeated exports do.
 
-    To compare all events would take memory for each.
+    Comparing all events would take memory for each.
     """
 
     def __init__(self) -> None:

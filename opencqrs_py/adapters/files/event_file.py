@@ -1,4 +1,4 @@
-"""One file of a log: how it is known again, and how its events are read."""
+"""One file of a log: how it is recognised, and how its events are read."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from opencqrs_py.model.event_lines import Columns, events_of, rows_of, subjects_
 from opencqrs_py.model.selection import Selection
 
 _SAMPLE = 2048  # bytes
-_SAMPLES = 8  # at equal distances, the first at the beginning and the last at the end; less is taken whole
+_SAMPLES = 8  # at equal distances, the first at the beginning and the last at the end; a smaller file is taken whole
 _FIX = (
-    "put the file back as it was; or, if the change is meant, rebuild the groups that have read it (delete their read "
+    "restore the file; or, if the change is intended, rebuild the groups that have read it (delete their read "
     "models and their rows of opencqrs_progress and opencqrs_groups), since a restart refuses the changed file, too "
     "(OCQ-316)"
 )
@@ -43,13 +43,13 @@ class KnownFile:
         """Read the current size of the file; a file that was changed is refused.
 
         Args:
-            may_grow: Whether bytes may have been added at its end since the last look.
-            opened: Whether to open the file even if it seems to be as it was: only then does a client of NFS ask for
-                its size, which it remembers for up to a minute otherwise.
+            may_grow: Whether bytes may have been added at its end since the last check.
+            opened: Whether to open the file even if it seems unchanged: only then does an NFS client query its size,
+                which it otherwise caches for up to a minute.
 
         Raises:
             EventStoreError: OCQ-342, if it is gone, has shrunk, has other content where it was read before, or has
-                grown and must not.
+                grown although it must not.
             OSError: If it cannot be accessed.
         """
         try:
@@ -68,14 +68,14 @@ class KnownFile:
         if size < self.size:
             raise self.refused(f"has shrunk from {self.size:,} to {size:,} bytes")
         if self._seen is not None and size > self.size and not may_grow:
-            raise self.refused(f"has grown from {self.size:,} to {size:,} bytes and was complete before")
+            raise self.refused(f"has grown from {self.size:,} to {size:,} bytes but was complete before")
         if self._seen is not None and fingerprint(file, self.size) != self.print:
             raise self.refused("has changed")
         self.print = fingerprint(file, size)
         self.size, self._seen = size, now
 
     def refused(self, what: str) -> EventStoreError:
-        """Return the error that says what has happened to the file."""
+        """Return the error that describes what happened to the file."""
         said = f"{self.path.name} {what}, so positions of events that were read would change"
         return EventStoreError("OCQ-342", said, str(self.path), _FIX)
 
@@ -127,7 +127,7 @@ class Selected:
     def add(self, events: Iterable[Event]) -> None:
         """Add those of several events that are selected; also of those before an error."""
         selected = events if self._selects_all else filter(self._selection.matches, events)
-        if not self._rows:  # whole events are there already, so rows would save nothing
+        if not self._rows:  # whole events exist already, so rows would save nothing
             self._as_rows = False
         if not self._as_rows:
             self._events.extend(selected)
@@ -137,7 +137,7 @@ class Selected:
             self._origins.append(event)
 
     def add_lines(self, lines: Sequence[bytes], columns: Columns, position: int) -> None:
-        """Add those of several events that are selected, given the lines that hold them, none of them empty.
+        """Add those of several events that are selected, given their lines, none of them empty.
 
         ``position`` is that of the first one.
         """
@@ -160,7 +160,7 @@ class Selected:
         return Chunk(self._rows, self._whole) if self._rows else tuple(self._events)
 
     def _wanted(self, columns: Columns) -> list[bool]:
-        """Return of each event whether it is selected."""
+        """Return for each event whether it is selected."""
         types, selection = self._selection.types, self._selection
         wanted = [types is None or each in types for each in columns["type"]]
         if selection.everything:
@@ -173,11 +173,11 @@ class Selected:
 
 
 class EventReader(ABC):
-    """Goes through a file's events once.
+    """Iterates over a file's events once.
 
     Attributes:
         path: The file.
-        number: Number of the next event, from 0; after an error, of what is not an event.
+        number: Number of the next event, from 0; after an error, of the invalid entry.
         ended: Whether there was no next event.
     """
 
@@ -199,7 +199,7 @@ class EventReader(ABC):
 
     @abstractmethod
     def skip_to(self, number: int) -> None:
-        """Pass over events, unread, up to the one of that number, or to the end."""
+        """Skip events, unread, up to the one with that number, or to the end."""
 
     @abstractmethod
     def close(self) -> None:
@@ -207,14 +207,14 @@ class EventReader(ABC):
 
 
 class EventFile(ABC):
-    """One file of a log. Its events are numbered from 0. What is not overridden is that of files written once.
+    """One file of a log. Its events are numbered from 0. The defaults are those of files written once.
 
     Attributes:
         path: The file.
         known: The state of the file at the last check.
-        passed: How many events readers have come past.
-        skip_limit: Most events that a kept reader passes over; for more, opening another one is quicker. 0 when
-            readers need not be kept at all.
+        passed: How many events readers have passed.
+        skip_limit: Most events that a kept reader skips; for more, opening another one is quicker. 0 if readers need
+            not be kept at all.
     """
 
     skip_limit: int
@@ -223,7 +223,7 @@ class EventFile(ABC):
         self.path = path
         self.known = KnownFile(path)
         self.passed = 0
-        self._count: int | None = None  # of a file that cannot get more events
+        self._count: int | None = None  # of a file that cannot grow
 
     def look(self, *, newest: bool) -> None:
         """Read what was added; refuse a file that was changed. It may grow until it has been read.
@@ -238,7 +238,7 @@ class EventFile(ABC):
         """Return how many events there are by now; raise OCQ-213 if the file is damaged or not complete yet."""
 
     def check(self) -> None:
-        """Raise what is wrong with the file, as far as that shows at little cost."""
+        """Raise what is wrong with the file, as far as a cheap check shows it."""
         self.count()
 
     def is_counted(self) -> bool:
@@ -246,20 +246,20 @@ class EventFile(ABC):
         return True
 
     def may_hold(self, number: int) -> bool:
-        """Return whether there may be an event of that number, from 0; events are counted only if need be."""
+        """Return whether there may be an event of that number, from 0; events are counted only if necessary."""
         return number < self.count()
 
     @abstractmethod
     def first(self) -> tuple[str, str] | None:
-        """Return id and source of the first event; ``None`` if there is none, or what is there is not an event."""
+        """Return id and source of the first event; ``None`` if there is none, or the first entry is not an event."""
 
     def extent(self, number: int) -> tuple[int, bytes]:
-        """Return the size in bytes of what holds the file's first ``number`` events (at least 1), and its digest."""
+        """Return the size in bytes of the file's first ``number`` events (at least 1), and its digest."""
         del number
         return self.known.size, self.known.print
 
     def has_grown_from(self, size: int, digest: bytes) -> bool:
-        """Return whether the file was shorter, as ``extent`` returned then, and has since been written to its end."""
+        """Return whether the file was shorter when ``extent`` was called, and has since been completed."""
         del size, digest
         return False
 
@@ -272,9 +272,9 @@ class EventFile(ABC):
 
 
 class Readers:
-    """Readers in no use right now, the last used at the end.
+    """Idle readers, the last used at the end.
 
-    As many are kept as ``most``: more than there are processing groups, and each group finds its own.
+    Up to ``most`` are kept: if that is more than the number of processing groups, each group finds its own.
     """
 
     def __init__(self, most: int = 64) -> None:
@@ -283,7 +283,7 @@ class Readers:
 
     @contextmanager
     def at(self, file: EventFile, first: int, before: int) -> Iterator[EventReader]:
-        """Lend a reader that is at the event of that number. It is closed when the block raises."""
+        """Lend a reader that is at the event with that number. It is closed if the block raises."""
         reader = self._taken(file, first) or file.reader(first, before)
         try:
             reader.skip_to(first)
@@ -303,12 +303,12 @@ class Readers:
         return any(reader.number == first and reader.path == file.path for reader in self._kept)
 
     def close(self) -> None:
-        """Close all that are kept."""
+        """Close all kept readers."""
         while self._kept:
             self._kept.pop().close()
 
     def _taken(self, file: EventFile, first: int) -> EventReader | None:
-        """Take the reader of the file that is nearest before the event, if there is one."""
+        """Take the file's reader that is nearest before the event, if there is one."""
         least = first - file.skip_limit
         fitting = [reader for reader in self._kept if reader.path == file.path and least <= reader.number <= first]
         nearest = max(fitting, key=lambda reader: reader.number, default=None)

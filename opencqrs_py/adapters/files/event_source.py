@@ -251,7 +251,7 @@ class FileEventSource(EventSource, Inherited):
             self._log.look_at_all()
             if not holds(self._log.files, state):
                 what = "files of the log were changed after a query was planned, so positions in it would change"
-                fix = "put them back as they were, or start the query again"
+                fix = "restore them, or start the query again"
                 raise EventStoreError("OCQ-342", what, str(self.path), fix)
 
     def close(self) -> None:
@@ -280,9 +280,9 @@ class FileEventSource(EventSource, Inherited):
         if not self._log.was_seen and isinstance(error, FileNotFoundError | NotADirectoryError):
             fix = "create it, or correct event-store.url"
             if _PATTERN.search(self.path.name):
-                fix = "patterns are not expanded: name the folder; its files of events are one log"
-            return EventStoreError("OCQ-346", "there is no file or folder of events", str(self.path), fix)
-        what = f"the files of events cannot be read ({error.strerror or error})"
+                fix = "patterns are not expanded: name the folder; its event files are one log"
+            return EventStoreError("OCQ-346", "there is no event file or folder", str(self.path), fix)
+        what = f"the event files cannot be read ({error.strerror or error})"
         fix = "check that it exists, that this user may read it, and event-store.url"
         return FilesUnavailableError("OCQ-340", what, str(error.filename or self.path), fix)
 

@@ -19,8 +19,8 @@ DAMAGE = (EOFError, OSError, zlib.error)  # what is raised on compressed bytes t
 DAMAGE_OF_ROWS = (OSError, ValueError)  # likewise, of Parquet; ``damaged`` raises those of the operating system
 REPAIR = "repair the file, then restart"
 REPAIR_WHOLE = (
-    "repair the file, then clear log_fingerprint in the rows of opencqrs_progress that lie in it, since it is another "
-    "file now (OCQ-316), and restart"
+    "repair the file, then clear log_fingerprint in the rows of opencqrs_progress whose position is in it, since it is "
+    "another file now (OCQ-316), and restart"
 )
 
 
@@ -69,7 +69,7 @@ def damaged(why: object, where: str) -> DamagedFileError:
     """
     if isinstance(why, OSError) and why.errno is not None:
         raise why
-    fix = f"if it is still being written, wait for its end, and write it under a hidden name next time; else {REPAIR}"
+    fix = f"if it is still being written, wait until it is complete, and give it a hidden name next time; else {REPAIR}"
     return DamagedFileError("OCQ-213", f"the file cannot be read to its end ({why})", where, fix)
 
 

@@ -18,8 +18,8 @@ _STEPS = 96  # most digests of the way to a position, which only show where anot
 _STEP_LENGTH = 4  # characters
 _NAME_LENGTH = 120  # characters of a file's name that are kept for messages
 _FIX = (
-    "put the files back as they were when the progress was stored; or rebuild the group: delete its read model and its "
-    "rows of opencqrs_progress and opencqrs_groups; or, to continue from here all the same, clear log_fingerprint in "
+    "restore the files as they were when the progress was stored; or rebuild the group: delete its read model and its "
+    "rows of opencqrs_progress and opencqrs_groups; or, to continue from here anyway, clear log_fingerprint in "
     "its rows of opencqrs_progress, and set position there to the end of the log if it is beyond it"
 )
 
@@ -161,7 +161,7 @@ class History:
             if last < len(self._digests) and self._digests[last].startswith(steps[start : start + _STEP_LENGTH]):
                 continue
             which = f"file {first + 1:,}" if step == 1 else f"one of the files {first + 1:,} to {last:,}"
-            now = f"file {first + 1:,} is {_shown(there[first])} now" if first < len(there) else "it is gone"
+            now = f"file {first + 1:,} is now {_shown(there[first])}" if first < len(there) else "it is gone"
             return f"{which} of the log (without empty ones) is not the one that was read; {now}"
         return ""
 

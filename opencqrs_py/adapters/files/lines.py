@@ -36,9 +36,9 @@ _UTF_16 = ("UTF-16, not UTF-8", "convert the file to UTF-8, as with iconv -f UTF
 _OF_OTHER_FILES = {
     BOM_UTF16_LE: _UTF_16,
     BOM_UTF16_BE: _UTF_16,
-    b"\x1f\x8b": ("packed by gzip, and its name does not end with .gz", "rename it"),
-    b"\x28\xb5\x2f\xfd": ("packed by Zstandard, and its name does not end with .zst", "rename it"),
-    b"PAR1": ("Parquet, and its name does not end with .parquet", "rename it"),
+    b"\x1f\x8b": ("packed by gzip, but its name does not end with .gz", "rename it"),
+    b"\x28\xb5\x2f\xfd": ("packed by Zstandard, but its name does not end with .zst", "rename it"),
+    b"PAR1": ("Parquet, but its name does not end with .parquet", "rename it"),
     b"PK\x03\x04": ("a ZIP archive, not lines of JSON", "unpack it"),
 }
 """What begins a file that has no lines of JSON, what it is then, and what helps."""
@@ -169,7 +169,7 @@ class LineReader(EventReader):
                 raise EventFormatError(error.code, f"the file is {what}", place, f"{fix}, then restart") from None
             if self._may_be_completed(line):
                 what = f"the file's last line is not complete, although another file comes after it: {error.what}"
-                fix = "let its writer complete the line, and begin the next file only then; or repair the line"
+                fix = "have its writer complete the line before it begins the next file; or repair the line"
                 raise IncompleteLineError("OCQ-213", what, place, fix) from None
             raise EventFormatError(error.code, error.what, place, self._fix) from None
 

@@ -26,7 +26,7 @@ _HIDDEN = (".", "_")  # of programs that write beside their results: temporary f
 _MOST_MENTIONED = 5  # names in one message
 _SETTLED = 2.0  # seconds after which a change of the folder shows in its time, on any file system
 _UNFINISHED = (
-    "%s:%d is not read: the line has no end yet. If nobody writes it any more, end it with a line feed; if it is not "
+    "%s:%d is not read: the line has no end yet. If nothing is still writing it, end it with a line feed; if it is not "
     "complete, remove it"
 )
 _ORDER = (
@@ -43,7 +43,7 @@ def path_of_url(url: str, folder: Path) -> Path:
     Raises:
         EventStoreError: OCQ-344, if it is not a URL of a file on this machine.
     """
-    fix = "write file:///absolute/path, or file:path that counts from the project's folder"
+    fix = "write file:///absolute/path, or file:path relative to the project's folder"
     scheme, colon, rest = url.partition(":")
     if scheme.lower() != "file" or not colon:
         raise EventStoreError("OCQ-344", f"{url!r} is not a URL of a file or folder", fix=fix)
@@ -73,8 +73,8 @@ def listing(path: Path) -> tuple[list[Path], list[str]]:
     """
     if not S_ISDIR(path.stat().st_mode):
         if format_of(path.name) is None:
-            what = "the name does not show the format of the file"
-            raise EventStoreError("OCQ-232", what, str(path), f"let it end with {SUFFIXES}")
+            what = "the name does not show the file's format"
+            raise EventStoreError("OCQ-232", what, str(path), f"give it one of the suffixes {SUFFIXES}")
         return [path], []
     names: list[str] = []
     others: list[str] = []
@@ -91,8 +91,8 @@ def warn_of_ignored(folder: Path, names: Sequence[str]) -> None:
     """Log which files of a folder are ignored, if any are: they may be events under a wrong name."""
     if names:
         shown = ", ".join(names[:_MOST_MENTIONED]) + (", …" if len(names) > _MOST_MENTIONED else "")
-        what = "is not a file of events and is" if len(names) == 1 else "are not files of events and are"
-        _log.warning("in %s, %s %s ignored; names of files of events end with %s", folder, shown, what, SUFFIXES)
+        what = "is not an event file and is" if len(names) == 1 else "are not event files and are"
+        _log.warning("in %s, %s %s ignored; names of event files end with %s", folder, shown, what, SUFFIXES)
 
 
 def warn_of_order(folder: Path, files: Iterable[Path]) -> bool:
@@ -116,8 +116,8 @@ def _holds_events(entry: os.DirEntry[str]) -> bool:
     if format_of(entry.name) is None:
         return False
     if not entry.is_file() and not Path(entry.path).exists():
-        what = f"{entry.name} is a link that leads nowhere, so its events cannot be read"
-        raise EventStoreError("OCQ-234", what, entry.path, "put back what it leads to, or remove the link")
+        what = f"{entry.name} is a dangling link, so its events cannot be read"
+        raise EventStoreError("OCQ-234", what, entry.path, "restore its target, or remove the link")
     return entry.is_file()
 
 
@@ -289,9 +289,9 @@ class FileLog:
 def _check_order(newest: Path, new: Sequence[Path]) -> None:
     early = [path for path in new if path.name < newest.name]
     if early:
-        what = f"{early[0].name} has come after {newest.name} was read and would come before it, by its name"
+        what = f"{early[0].name} appeared after {newest.name} was read, and sorts before it by name"
         fix = (
-            "give it a name that sorts after all other files; as it stands, positions of events that were read would "
+            "give it a name that sorts after all other files; otherwise positions of events that were read would "
             "change, so a restart refuses it, too (OCQ-316)"
         )
         raise EventStoreError("OCQ-341", what, str(early[0]), fix)

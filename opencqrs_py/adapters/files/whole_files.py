@@ -27,7 +27,7 @@ from opencqrs_py.model.times import microseconds
 _GZIP_LEVEL = 6
 _BLOCK = 1024 * 1024  # bytes
 _ROWS_PER_GROUP = 20_000  # a reader that starts in the middle decodes half of them in vain
-_READABLE = "make sure that it is there, that this user may read it, and that its disk answers"
+_READABLE = "make sure that it exists, that this user may read it, and that its disk works"
 _CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no way to sync a folder
 
 

@@ -1,4 +1,4 @@
-"""Ports fulfilled in memory: for tests, and for progress that may be lost."""
+"""Implementations of the ports in memory: for tests, and for progress that may be lost."""
 
 from opencqrs_py.adapters.memory.control import InMemoryControlStore
 from opencqrs_py.adapters.memory.event_store import InMemoryEventStore

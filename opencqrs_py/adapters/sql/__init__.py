@@ -1,4 +1,4 @@
-"""Ports fulfilled on SQL databases through SQLAlchemy: SQLite, PostgreSQL, MariaDB, and those that others add."""
+"""Implementations of the ports on SQL databases through SQLAlchemy: SQLite, PostgreSQL, MariaDB, and others."""
 
 from sqlalchemy import Connection, Engine
 

@@ -98,12 +98,12 @@ def _sent(values: ColumnValues, name: str, table: str) -> ColumnValues:
         sent = [_sent_value(value) for value in values]
     except (TypeError, ValueError) as error:
         what = f"{name} has a list or mapping that cannot be JSON ({one_line(error)})"
-        fix = "write only texts, numbers, true and false, moments, lists, mappings and None into it"
+        fix = "write only texts, numbers, booleans, moments, lists, mappings and None to it"
         raise misfit(table, what, fix) from error
     for value in sent:
         is_no_moment = isinstance(value, datetime) and value != value  # noqa: PLR0124 NaT of pandas
         if is_no_moment or not isinstance(value, _KNOWN):
-            fix = "write numbers, texts, bytes, moments, lists or mappings, and None where there is nothing"
+            fix = "write numbers, texts, bytes, moments, lists or mappings, and None where there is no value"
             raise misfit(table, f"{name} has a value of type {type(value).__qualname__}", fix)
     return sent
 
@@ -140,7 +140,7 @@ def misfit(table: str, what: str, fix: str) -> BulkWriteError:
 
 def same_keys(table: str, what: str, others: Sequence[str]) -> BulkWriteError:
     """Return the error that rows have the same keys, while other columns of theirs would be set."""
-    fix = f"keep one of them, or let {', '.join(others)} be added too"
+    fix = f"keep one of them, or include {', '.join(others)} in add, too"
     return BulkWriteError("OCQ-362", what, f"bulk.upsert into {table}", fix)
 
 
@@ -158,7 +158,7 @@ def _check_floats(name: str, column: ColumnValues, kinds: Iterable[type], table:
         return
     if found := dialect.unstorable.intersection(map(str, map(float, numbers))):
         what = f"{name} has the value {min(found)}, which a {dialect.name} database cannot store"
-        raise misfit(table, what, "write None where there is no number, or leave such rows out")
+        raise misfit(table, what, "write None where there is no number, or omit such rows")
 
 
 def rounded_in(shape: TableShape, dialect: Dialect) -> tuple[str, ...]:
@@ -246,14 +246,14 @@ class UpsertRequest:
                 what = f"{argument} names {', '.join(missing)}, which the rows do not have"
                 raise misfit(self.table, what, f"the rows have {', '.join(map(str, self.columns))}")
         if both := [name for name in self.add if name in self.keys]:
-            raise misfit(self.table, f"{', '.join(both)} is both a key and to be added", "leave it out of add")
+            raise misfit(self.table, f"{', '.join(both)} is both a key and to be added", "remove it from add")
         for name in self.keys:
             if None in self.columns[name]:
                 what = f"the key {name} of row {list(self.columns[name]).index(None) + 1} is null"
-                raise misfit(self.table, what, "leave rows without a key out: no row is found by it")
+                raise misfit(self.table, what, "omit rows without a key: no row can be found by it")
         for name in self.add:
             if wrong := set(map(type, self.columns[name])) - _NUMBERS:
-                what = f"{name} is to be added and has values of type {', '.join(sorted(t.__name__ for t in wrong))}"
+                what = f"{name} is in add but has values of type {', '.join(sorted(t.__name__ for t in wrong))}"
                 raise misfit(self.table, what, "add numbers only")
 
     def misfits(self, shape: TableShape, dialect: Dialect) -> Iterator[BulkWriteError]:
@@ -266,10 +266,10 @@ class UpsertRequest:
             where = f"bulk.upsert into {self.table}"
             yield BulkWriteError("OCQ-361", what, where, _CONSTRAINT.format(", ".join(self.keys)))
         elif texts := [name for name in self.add if isinstance(shape.columns[name]["type"], String)]:
-            what = f"{', '.join(texts)} is to be added, and its column holds texts"
-            yield misfit(self.table, what, "give the column a type of numbers")
+            what = f"{', '.join(texts)} is in add, but its column holds texts"
+            yield misfit(self.table, what, "give the column a numeric type")
         elif obstacle := dialect.upsert_obstacle(shape, self.columns, self.keys, self.add):
-            yield misfit(self.table, obstacle, "write these rows with a statement of your own")
+            yield misfit(self.table, obstacle, "write these rows with your own statement")
 
     def merged(self, texts: Mapping[str, Sequence[str]]) -> dict[str, ColumnValues]:
         """Return the columns sorted by the keys; rows with the same keys are summed, or refused.

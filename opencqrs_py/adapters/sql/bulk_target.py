@@ -71,8 +71,8 @@ class Target:
             left_out = self.dialect.column_without_value(error.orig, write.shape.name)
             if not write.leaves_empty(left_out):
                 raise
-            what = f"{left_out} must not be null and has no default, and the rows have no {left_out}"
-            fix = f"give {left_out} a default, let it be null, or write it in each row: rows that exist need it, too"
+            what = f"{left_out} must not be null and has no default, and the rows do not have it"
+            fix = f"give {left_out} a default, make it nullable, or write it in each row: existing rows need it, too"
             raise misfit(self.name, what, fix) from error
 
     def write(self, columns: Mapping[str, ColumnValues]) -> int:
@@ -105,7 +105,7 @@ class Target:
         return texts
 
     def _require_all(self, write: BulkWrite, wanted: UpsertRequest) -> None:
-        """Refuse keys that the table takes for the same: only the last of their rows would be there."""
+        """Refuse keys that the table treats as the same: only the last of their rows would be there."""
         columns, kinds = self.dialect.sent(write).columns, self.dialect.confounded
         keys = list(zip(*(columns[name] for name in self.keys), strict=True))
         if self.dialect.equates_letters and kinds.issuperset(map(type, chain(*keys))) and self._are_unusual(write):
@@ -119,7 +119,7 @@ class Target:
             for same in part:
                 if not self._has_all(write, same):
                     named = ", ".join(map(shown, self._confounded(write, same)))
-                    raise wanted.doubled(f"the table takes {named} for the same {', '.join(self.keys)}")
+                    raise wanted.doubled(f"the table treats {named} as the same {', '.join(self.keys)}")
 
     def _are_unusual(self, write: BulkWrite) -> bool:
         """Return whether there are texts of which only the table knows which are the same.
@@ -154,16 +154,16 @@ class Target:
             row = next(iter(self._found(write, [key])), None)
             if row is None:
                 what = (
-                    f"the table holds {shown(key)} in another form, and may take it for another {', '.join(self.keys)}"
+                    f"the table holds {shown(key)} in another form, and may treat it as another {', '.join(self.keys)}"
                 )
                 raise wanted.doubled(what)
             if (other := row if row in given else of_row.setdefault(row, key)) != key:
                 raise wanted.doubled(
-                    f"the table takes {shown(other)}, {shown(key)} for the same {', '.join(self.keys)}"
+                    f"the table treats {shown(other)}, {shown(key)} as the same {', '.join(self.keys)}"
                 )
 
     def _confounded(self, write: BulkWrite, same: Keys) -> Keys:
-        """Return two of some keys that the table takes for the same: neighbours in their order."""
+        """Return two of some keys that the table treats as the same: neighbours in their order."""
         same = sorted(same)
         while len(same) > 2:
             middle = len(same) // 2

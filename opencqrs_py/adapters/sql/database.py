@@ -60,9 +60,9 @@ _NO_SLOT: AbstractContextManager[Slot | None] = nullcontext()
 _PROBE = ("SAVEPOINT opencqrs_probe", "RELEASE SAVEPOINT opencqrs_probe")  # which needs one transaction
 _PROBE_SECONDS = 1.0  # to wait for another writer of an SQLite file, which says nothing of the engine
 _FIX_CANCELLED = (
-    "end what holds a lock on its tables; or give the user more time (statement_timeout, max_statement_time)"
+    "end whatever holds a lock on its tables; or give the user more time (statement_timeout, max_statement_time)"
 )
-_FIX_COMMITS = 'make it without isolation_level="AUTOCOMMIT", and without listeners that commit'
+_FIX_COMMITS = 'create it without isolation_level="AUTOCOMMIT", and without listeners that commit'
 _ENGINES = ("engine", "_reading_engine")  # that have a pool, which may be the same one
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
 
@@ -370,7 +370,7 @@ class Database(Inherited):
             return
         if self.dialect.remote and isinstance(self.engine.pool, StaticPool):  # on SQLite threads take turns
             what = "all threads share one connection of this engine, and so their transactions (poolclass=StaticPool)"
-            raise EventStoreError("OCQ-349", what, place, "make it without that")
+            raise EventStoreError("OCQ-349", what, place, "create it without that")
         try:
             with self.writing(patience=_PROBE_SECONDS) as connection:
                 for statement in _PROBE:
@@ -551,8 +551,8 @@ class Database(Inherited):
             what = f"the server has ended a statement of opencqrs ({reason})"
             raise DatabaseAwayError("OCQ-305", what, self.label, _FIX_CANCELLED) from None
         if self.is_outage(error):
-            fix = FREE_SPACE if self.dialect.is_full(error.orig) else "make sure that it answers, and do the same again"
-            what = f"the database does not answer any more ({reason})"
+            fix = FREE_SPACE if self.dialect.is_full(error.orig) else "make sure that it is available, and try again"
+            what = f"the database no longer answers ({reason})"
             raise DatabaseAwayError("OCQ-304", what, self.label, fix) from None
         what = f"the database cannot be used ({reason})"
         if self.dialect.misses_table(error.orig):

@@ -50,10 +50,10 @@ Values = tuple[str | int, ...]
 URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
 RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
 REPAIR = f"it must be an undamaged SQLite file: restore it from a backup, or fix {URL_SETTINGS}"
-FREE_SPACE = "free space on its disk, and do the same again"
+FREE_SPACE = "free space on its disk, and try again"
 WRITABLE = f"name a server, and a user, whose transactions may write in {URL_SETTINGS}: a replica may not"
 ANOTHER_SERVER = f"another kind of server answers there: fix scheme, host or port in {URL_SETTINGS}"
-GRANT = f"let an administrator grant the privilege, or name another user in {URL_SETTINGS}"
+GRANT = f"have an administrator grant the privilege, or name another user in {URL_SETTINGS}"
 
 
 class DatabaseAwayError(EventStoreError):
@@ -70,7 +70,7 @@ class ConnectionLostError(exc.PendingRollbackError):
     By its kind SQLAlchemy lets it pass as it is.
     """
 
-    def __init__(self, said: str = "the connection was lost in a statement before, whose error was caught"):
+    def __init__(self, said: str = "the connection was lost in an earlier statement, whose error was caught"):
         super().__init__(said)
 
 
@@ -203,7 +203,7 @@ class Dialect(ABC):
     # Whether it shows up to where nothing will be added to a table that others fill.
     reads_foreign_tables: ClassVar[bool] = False
     # What to do when the database refuses the connection.
-    fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have a right to it"
+    fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have access to it"
     connect_seconds: ClassVar[int] = 10  # that a server has to let a user in
     fix_read_only: ClassVar[str] = WRITABLE
     fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
@@ -284,7 +284,7 @@ class Dialect(ABC):
         Raises:
             EventStoreError: OCQ-302, where there are no shadows.
         """
-        raise EventStoreError("OCQ-302", f"there are no shadows of {self.name} databases", database.label)
+        raise EventStoreError("OCQ-302", f"{self.name} databases have no shadows", database.label)
 
     def shadows(self, database: Database) -> Shadows:
         """Return what keeps the shadows beside the tables of a database.
@@ -733,8 +733,8 @@ def is_outage(error: BaseException) -> bool:
 
 def lost_before(label: str) -> DatabaseAwayError:
     """Return the error of a transaction whose connection was lost in a statement, where a handler has caught that."""
-    what = "the database does not answer any more (a connection was lost, and the error of its statement was caught)"
-    fix = "make sure that it answers; have handlers let such errors pass, since nothing of the transaction is stored"
+    what = "the database no longer answers (a connection was lost, and the error of its statement was caught)"
+    fix = "make sure that it is available; handlers must not catch such errors: nothing of the transaction is stored"
     return DatabaseAwayError("OCQ-304", what, label, fix)
 
 

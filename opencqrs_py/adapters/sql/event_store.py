@@ -30,7 +30,7 @@ _ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end
 _PAYLOAD = WRITTEN.index("payload")
 _COMPARED_AT_ONCE = 500
 _DUPLICATE = "23505"  # of PostgreSQL
-_AGAIN = "nothing was added; do the same again, which lets positions continue after the newest one"
+_AGAIN = "nothing was added; try again, and positions continue after the newest one"
 _SMALLER = "nothing was added; on PostgreSQL id and source may have about 2,700 bytes together"
 
 
@@ -72,7 +72,7 @@ class SqlEventStore(SqlEventSource, EventStore):
         except DBAPIError as error:
             if database.is_outage(error):
                 raise
-            what = f"the database does not take the events in ({reason_of(error)})"
+            what = f"the database does not accept the events ({reason_of(error)})"
             if getattr(error.orig, "sqlstate", None) == _DUPLICATE:  # of a position: known events are left out
                 self._ready = False
                 raise EventStoreError("OCQ-306", what, database.label, _AGAIN) from None
@@ -122,7 +122,7 @@ class SqlEventStore(SqlEventSource, EventStore):
 
     def _compare_later(self, clashes: Clashes, events: Sequence[Event]) -> None:
         """Compare what was appended with what is stored, in a transaction of its own."""
-        undone = "those that were known already were not compared with what is stored"
+        undone = "those already known were not compared with the stored ones"
         with _after_commit(undone), self._database.reading() as connection:
             self._compare(clashes, connection, events)
         _warn_of(clashes)

@@ -132,7 +132,7 @@ def _columns(database: Database, connection: Connection, mapping: TableMapping) 
         return {column["name"]: column["type"] for column in inspector.get_columns(table, schema or None)}
     except NoSuchTableError:
         there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
-        what = f"there is no table '{table}'; there is {listed(there)}"
+        what = f"there is no table '{table}'; the tables are: {listed(there)}"
         raise EventStoreError("OCQ-313", what, database.label, f"fix {mapping.said_in}.table") from None
 
 
@@ -250,7 +250,7 @@ class Writers:
 
 def _check(database: Database, mapping: TableMapping, name: str, step: int, cached: int, cycles: bool) -> None:  # noqa: FBT001 a row
     """Refuse a sequence by which a lower position can come without a sign of its transaction."""
-    fix = f"let their owner run ALTER SEQUENCE {name} INCREMENT 1 CACHE 1 NO CYCLE"
+    fix = f"have their owner run ALTER SEQUENCE {name} INCREMENT 1 CACHE 1 NO CYCLE"
     if cached > 1:
         why = f"connections draw {cached} at once from {name}"
     elif step < 0:
@@ -272,7 +272,7 @@ def _doubt(connection: Connection, mapping: TableMapping, table: ForeignTable) -
         return ""
     return (
         f"if the positions of '{mapping.table}' are drawn from {listed(found)}, which do not count one by one, events "
-        f"can be missed; name the sequence they are drawn from: "
+        f"can be missed; name the sequence that they are drawn from: "
         f"ALTER SEQUENCE … OWNED BY {_plain(table.name)}.{_plain(table.position)}"
     )
 

@@ -53,7 +53,7 @@ def misfit(group: str, key: SequenceKey) -> InboxError | None:
         return None
     column = "sequence_id" if ascii_ != text else "sequence_hash"
     value = f"set sequence_hash to {right} in these rows" if column == "sequence_hash" else "restore these rows"
-    what = f"column {column} of {INBOX.name} was changed by something else: its events cannot be tried"
+    what = f"column {column} of {INBOX.name} was changed by another program: its events cannot be tried"
     where = f"group '{group}', sequence_hash {hash_}, sequence_id {text}"
     return InboxError("OCQ-617", what, where, f"stop the group, and {value}")
 

@@ -89,7 +89,7 @@ class SqlSelector(Selector):
     def _require_one_column(self, statement: SelectBase) -> None:
         columns = statement.selected_columns
         if len(columns) != 1:
-            what = f"the input of the job selects {len(columns)} columns, and ids are one"
+            what = f"the input of the job selects {len(columns)} columns, but ids need one"
             raise JobError("OCQ-665", what, self._place, "select the key alone, such as select(invoices.c.id)")
 
     def _read(self, unit: UnitOfWork | None, read: Callable[[Connection], list[JobId]]) -> list[JobId]:
@@ -162,7 +162,7 @@ class SqlSelector(Selector):
 
     def _readable(self) -> Database:
         if self._database is None:
-            what = "the input of the job returned a select, and there is no database to read from"
+            what = "the input of the job returned a select, but there is no database to read from"
             raise JobError("OCQ-665", what, self._place, "set database.url, or return ids")
         return self._database
 

@@ -157,7 +157,7 @@ class SqlJobStore(JobStore):
         connection = self._connection_of(unit)
         if connection is None:
             what = f"the transactions of job '{run.job}' are not on the database that records what of its runs is done"
-            fix = "let it write to the database of database.url, or ask for no transaction"
+            fix = "have it write to the database of database.url, or remove the transaction from its arguments"
             raise JobError("OCQ-670", what, self._database.label, fix)
         with self._database.explained():
             return self.send(connection, _ADVANCE, *values) == 1

@@ -96,7 +96,7 @@ class SqlLayouts:
 
 def changed_meanwhile(group: str) -> LayoutError:
     """Return the error that others have changed or claimed the partitions of a group."""
-    what = f"another process has changed or claimed partitions of group '{group}' meanwhile"
+    what = f"another process has changed or claimed partitions of group '{group}' in the meantime"
     return LayoutError("OCQ-615", what, f"group {group}", "run the command again")
 
 

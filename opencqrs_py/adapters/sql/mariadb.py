@@ -229,7 +229,7 @@ class MariaDbDialect(Dialect):
         charset = getattr(connection.connection.dbapi_connection, "charset", _CHARSET)  # of PyMySQL
         if charset != _CHARSET:  # the server puts a question mark for each character that it lacks
             what = f"the connection speaks {charset}, in which characters are lost"
-            raise EventStoreError("OCQ-304", what, label, f"leave charset out of the URL, or write charset={_CHARSET}")
+            raise EventStoreError("OCQ-304", what, label, f"remove charset from the URL, or write charset={_CHARSET}")
 
     @override
     def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
@@ -331,7 +331,7 @@ class MariaDbDialect(Dialect):
         if _number_of(error) not in _DENIES_STEP:
             return ""
         return (
-            "let an administrator run GRANT ALL ON the database, and with a binary log "
+            "have an administrator run GRANT ALL ON the database, and with a binary log "
             "SET GLOBAL log_bin_trust_function_creators = 1"
         )
 
@@ -421,9 +421,7 @@ class MariaDbDialect(Dialect):
         mode, label = getattr(unit.connection.dialect, "_sql_mode", None), unit.database.label
         if mode is not None and "STRICT_" not in mode and label not in _lenient:
             _lenient.add(label)
-            text = (
-                "%s cuts what does not fit into a column, without an error: have sql_mode contain STRICT_TRANS_TABLES"
-            )
+            text = "%s cuts what does not fit into a column, without an error: add STRICT_TRANS_TABLES to sql_mode"
             logger.warning(text, label)
         send, guard = driver.query, unit.database.shadow_guard
 
@@ -435,7 +433,7 @@ class MariaDbDialect(Dialect):
             ends = commits_by_itself(text)
             if ends:
                 what = " ".join(_below_comments(text).split()[:2])
-                unit.refuse_end(f"'{what}' commits by itself on MariaDB: run it in @on_start")
+                unit.refuse_end(f"'{what}' commits implicitly on MariaDB: run it in @on_start")
             try:
                 answer = send(statement, *arguments)
             except Exception as error:
@@ -619,8 +617,8 @@ class MariaDbDialect(Dialect):
         where = f"WHERE table_name = %s FOR UPDATE WAIT {ceil(seconds)}"
         text = f"SELECT version FROM {database.prefix}{SCHEMA.name} {where}"  # noqa: S608 our own names
         if connection.exec_driver_sql(text, (table.name,)).first() is None:  # nothing would be locked
-            what = f"the table {SCHEMA.name} has lost its row of {table.name}, by which those who write take turns"
-            raise EventStoreError("OCQ-304", what, database.label, "any command that reads that table makes it again")
+            what = f"the table {SCHEMA.name} has lost its row of {table.name}, which writers lock"
+            raise EventStoreError("OCQ-304", what, database.label, "any command that reads that table restores it")
 
 
 _NAMES = (MariaDbDialect.name, *MariaDbDialect.aliases)
@@ -688,7 +686,7 @@ def _check_size(connection: Connection, row: Row) -> None:
     most: int = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
     if size > most:
         what = f"the event is too large: it takes a statement of {size:,} bytes, and the server takes {most:,}"
-        fix = "nothing was added; let an administrator raise max_allowed_packet"
+        fix = "nothing was added; have an administrator increase max_allowed_packet"
         raise EventStoreError("OCQ-306", what, f"event {row[0]!r} of {row[1]!r}", fix)
 
 

@@ -125,7 +125,7 @@ def obstacles(connection: Connection, live: Sequence[Relation]) -> list[str]:
     found = [f"the {user.name} would keep using the old {user.used}" for user in users_of(connection, live)]
     numbers = [each.number for each in live if each.kind not in SPECIALS]
     for name, table, other in connection.exec_driver_sql(_KEYS_TO_OTHERS, (numbers, numbers)):
-        found.append(f"the foreign key {name} of {table} leads to {other}, which is not swapped")
+        found.append(f"the foreign key {name} of {table} refers to {other}, which is not swapped")
     for name, reason in connection.exec_driver_sql(_UNUSUAL, (numbers, numbers, numbers)):
         if reason is not None:
             found.append(f"{name} has {reason}")

@@ -97,10 +97,10 @@ def copy_structure(connection: Connection, live: str, shadow: str, tables: Seque
 def _require_fit(connection: Connection, live: str, tables: Sequence[str], numbers: Mapping[str, int]) -> None:
     if unfit := [name for name in tables if not is_table(connection, f"{quoted(live)}.{quoted(name)}")]:
         what = f"{listed(unfit)} of rebuild.tables is not a table"
-        raise RebuildError("OCQ-630", what, fix="make views in @on_start")
+        raise RebuildError("OCQ-630", what, fix="create views in @on_start")
     if several := connection.exec_driver_sql(_OF_SEVERAL, (list(numbers.values()),)).scalars().all():
         what = f"{listed(several)} of rebuild.tables has partitions, or is one, or inherits; a copy would not"
-        raise RebuildError("OCQ-630", what, fix="make it in @on_start")
+        raise RebuildError("OCQ-630", what, fix="create it in @on_start")
 
 
 def _definitions(connection: Connection, shadow: str, numbers: list[int]) -> Iterator[str]:

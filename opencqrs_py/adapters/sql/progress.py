@@ -77,11 +77,11 @@ _RESETTING = "opencqrs groups reset"  # the owner of partitions meanwhile
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
 _NOT_MOVED = (
-    f"a handler changed the row of its own partition in {PROGRESS.name}, or led its connection to another table of "
-    "that name (search_path, USE): leave that table alone, or set database.schema"
+    f"a handler changed the row of its own partition in {PROGRESS.name}, or switched its connection to another "
+    "table of that name (search_path, USE): leave that table alone, or set database.schema"
 )
 _NOT_FOUND = (
-    "a handler led its connection away from the tables that begin with opencqrs_ (search_path, USE), or to a role that "
+    "a handler switched its connection away from the opencqrs_ tables (search_path, USE), or to a role that "
     "may not use them ({}): set database.schema, and send RESET ROLE at the end of the handler"
 )
 _MOVED = "position = {}, updated_at = {}, log_fingerprint = {}, connection_id = NULL"

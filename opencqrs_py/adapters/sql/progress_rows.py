@@ -159,5 +159,5 @@ def check_layout(group: str, known: dict[Partition, Any], partitions: Sequence[P
         return
     has = counted(len(known), "partition")
     what = f"group '{group}' has progress for {has}, but is configured with {len(partitions)}"
-    fix = f"use as many as there are; or opencqrs groups partitions {group} {len(partitions)}"
+    fix = f"use the existing number; or opencqrs groups partitions {group} {len(partitions)}"
     raise OtherLayoutError("OCQ-310", what, f"table {PROGRESS.name}", fix)

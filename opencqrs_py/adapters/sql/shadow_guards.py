@@ -36,8 +36,8 @@ LIVE = "opencqrs_live"
 """The name of the live file in the connections to the shadow of an SQLite database."""
 
 _FIX = (
-    "leave the schema or database out of the statement; name tables that migrations make in rebuild.tables, "
-    "and put what is not the group's own read model into a group of its own"
+    "remove the schema or database from the statement; name tables that migrations make in rebuild.tables, "
+    "and move what is not the group's own read model to its own group"
 )
 
 

@@ -55,7 +55,7 @@ def without_mark(url: URL) -> tuple[URL, ShadowOf | None]:
     try:
         found = ShadowOf.of(said if isinstance(said, str) else said[-1])
     except ValueError:
-        what = f"the parameter {PARAMETER} of a database URL is made by opencqrs groups rebuild, and this one is not"
+        what = f"the parameter {PARAMETER} of a database URL is created by opencqrs groups rebuild, but this one is not"
         raise EventStoreError("OCQ-301", what, fix="leave it out") from None
     return url.difference_update_query([PARAMETER]), found
 
@@ -63,7 +63,7 @@ def without_mark(url: URL) -> tuple[URL, ShadowOf | None]:
 def place_of(kind: str, group: str, live: str) -> str:
     """Return the name of the place of a group's ``shadow`` or ``old`` tables.
 
-    It has lower-case letters of ASCII, digits and underscores, fewer than 64. By the hash no two groups share a place,
+    It has lower-case ASCII letters, digits and underscores, fewer than 64. By the hash no two groups share a place,
     nor do two databases of one server.
     """
     readable = _OTHERS.sub("_", group.casefold())[:_LONGEST].strip("_")

@@ -204,7 +204,7 @@ class Shadows(ABC):
             raise RebuildError("OCQ-630", what, f"group {group}", "fix rebuild.tables and rebuild.shared-tables")
         if both := sorted({*tables} & {*shared}):
             what = f"{listed(both)} is in rebuild.tables and in rebuild.shared-tables"
-            fix = "leave it in the first if handlers of the group write to it, and in the second if they only read it"
+            fix = "keep it in the first if handlers of the group write to it, in the second if they only read it"
             raise RebuildError("OCQ-630", what, f"group {group}", fix)
         self._make_place(begun, tables, shared)
         return begun

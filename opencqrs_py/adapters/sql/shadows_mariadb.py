@@ -109,7 +109,7 @@ class MariaDbShadows(Shadows):
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
         live, shadow = (quoted(each) for each in (self._live_place, self._place("shadow", begun.group)))
         if self._database.url.drivername != "mysql+pymysql":
-            what = f"the driver {self._database.url.drivername} does not show its statements, which a rebuild looks at"
+            what = f"the driver {self._database.url.drivername} does not show its statements, which a rebuild checks"
             raise RebuildError("OCQ-630", what, self._database.label, "use the driver PyMySQL: mariadb://…")
         try:
             with self._database.reading() as connection:
@@ -125,7 +125,7 @@ class MariaDbShadows(Shadows):
             if self._database.is_outage(error):
                 raise
             what = f"the shadow of group '{begun.group}' cannot be made ({reason_of(error)})"
-            fix = "let an administrator GRANT ALL ON `opencqrs\\_%`.* TO the user"
+            fix = "have an administrator GRANT ALL ON `opencqrs\\_%`.* TO the user"
             raise RebuildError("OCQ-630", what, self._database.label, fix) from None
 
     def _charset(self, connection: Connection) -> str:
@@ -226,7 +226,7 @@ class MariaDbShadows(Shadows):
             keys = connection.exec_driver_sql(_KEYS, (name, name)).all()
             across = [f"the foreign key {row[0]} of {row[1]}.{row[2]}" for row in keys if row[1] != row[3]]
             if across:
-                what = f"the database {name} cannot be dropped: {', '.join(across)} leads to it"
+                what = f"the database {name} cannot be dropped: {', '.join(across)} refers to it"
                 raise RebuildError("OCQ-630", what, self._database.label, "drop that first")
             connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {quoted(name)}")
 
@@ -469,7 +469,7 @@ def _kind_and_name(said: str) -> tuple[str, str]:
 
 def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
     what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
-    fix = "drop it before and make it again after the rebuild; or reset the group"
+    fix = "drop it before and create it again after the rebuild; or reset the group"
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 

@@ -59,7 +59,7 @@ class PostgresqlShadows(Shadows):
         with self._database.reading() as connection:
             found: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
         if found is None:
-            what = "the user's search path has no schema that is there"
+            what = "the user's search path contains no existing schema"
             raise RebuildError("OCQ-630", what, self._database.label, "create it, or set the search path")
         return found
 
@@ -109,7 +109,7 @@ class PostgresqlShadows(Shadows):
             if self._database.is_outage(error):
                 raise
             what = f"the shadow of group '{begun.group}' cannot be made ({reason_of(error)})"
-            fix = f"let an administrator GRANT CREATE ON DATABASE, or run CREATE SCHEMA {shadow} AUTHORIZATION the user"
+            fix = f"have an administrator GRANT CREATE ON DATABASE or run CREATE SCHEMA {shadow} AUTHORIZATION the user"
             raise RebuildError("OCQ-630", what, self._database.label, fix) from None
 
     @override
@@ -334,7 +334,7 @@ class PostgresqlShadows(Shadows):
 
 def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
     what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
-    fix = "let @on_start make it, or drop it before and make it again after the rebuild; or reset the group"
+    fix = "have @on_start create it, or drop it before and create it again after the rebuild; or reset the group"
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 

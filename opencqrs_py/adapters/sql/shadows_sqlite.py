@@ -303,7 +303,7 @@ def _check_references(connection: Connection, group: str, *, enforced: bool) -> 
     broken = _driver(connection).execute("PRAGMA main.foreign_key_check").fetchall() if enforced else []
     if broken:
         found = sorted({f"{row[0]} to {row[2]}" for row in broken})
-        raise _cannot(group, [f"rows would refer to others that are not there: {listed(found)}"])
+        raise _cannot(group, [f"rows would refer to missing rows: {listed(found)}"])
 
 
 def _objects(connection: Any, place: str, kinds: Collection[str]) -> list[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from threading import Lock, current_thread, get_ident
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
 
 _PATIENCE = 60.0  # seconds for which a thread waits for a connection
-_FIX = "raise database.pool-size, or let handlers do what takes long outside of their transaction"
+_FIX = "increase database.pool-size, or have handlers do slow work outside of their transaction"
 
 
 @dataclass(eq=False, slots=True)

@@ -129,9 +129,9 @@ class SqliteDialect(Dialect):
         if not path.parent.is_dir():
             return f"create the folder {path.parent}, or fix {URL_SETTINGS}"
         if opens_read_only(url):
-            return f"let this user read {path}, and if it has a write-ahead log, the files -wal and -shm beside it"
+            return f"allow this user to read {path}, and if it has a write-ahead log, the files -wal and -shm beside it"
         what = "the file" if path.exists() else f"the folder {path.parent}"
-        return f"let this user read and write {what}, or fix {URL_SETTINGS}"
+        return f"allow this user to read and write {what}, or fix {URL_SETTINGS}"
 
     @override
     def file(self, url: URL) -> FileGuard:

@@ -33,16 +33,16 @@ _QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
 _PAUSE_SECONDS = 0.005  # between two attempts, where SQLite does not wait
 _BESIDE = ("-wal", "-shm")
 _SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
-_SHORTER = "let handlers do what takes long outside of their transaction"
+_SHORTER = "have handlers do slow work outside of their transaction"
 _LINKED = (
     "the SQLite database %s has %s names (hard links): what is committed under one of them may be missing, or be "
-    "overwritten, under another, since each name has a -wal file of its own; use one name, and delete the others"
+    "overwritten, under another, since each name has its own -wal file; use one name, and delete the others"
 )
 _MOUNTED = (
     "the SQLite database %s is mounted as a single file, without the -wal file beside it, which has the last commits: "
     "other containers do not see them, and they are lost with this one; mount the folder of the database"
 )
-_RESTART = "or stop this process; the next start uses the file that is there then"
+_RESTART = "or stop this process; the next start uses the file that exists then"
 
 
 class SqliteFile(FileGuard):
@@ -250,12 +250,12 @@ def _text_of(identity: _Identity) -> str:
 
 def _gone(path: Path) -> DatabaseFileGoneError:
     what = "the file of the SQLite database was deleted or moved away while it is in use"
-    return DatabaseFileGoneError("OCQ-326", what, str(path), f"put the file back, {_RESTART}")
+    return DatabaseFileGoneError("OCQ-326", what, str(path), f"restore the file, {_RESTART}")
 
 
 def _another(path: Path) -> DatabaseFileError:
     what = "another file is in the place of the SQLite database that is in use"
-    return DatabaseFileError("OCQ-326", what, str(path), f"put back the file that was there, {_RESTART}")
+    return DatabaseFileError("OCQ-326", what, str(path), f"restore the original file, {_RESTART}")
 
 
 def _lost(path: Path) -> DatabaseFileError:

@@ -49,7 +49,7 @@ STAGES = "opencqrs_staged_"
 _OWN = "driver"  # the run under which the driver adds rows
 _GRANT = (
     "grant the database's user the right to create tables beside opencqrs_progress; or aggregate further, as a few "
-    "thousand rows a task need no table"
+    "thousand rows per task need no table"
 )
 
 
@@ -126,7 +126,7 @@ def _create(database: Database, stage: Stage) -> None:
                 connection.exec_driver_sql(stage.definition)
         except DBAPIError as error:
             if database.dialect.denies(error.orig):
-                what = f"no table can be created in which tasks leave rows ({reason_of(error)})"
+                what = f"no table can be created for the rows of tasks ({reason_of(error)})"
                 raise BulkWriteError("OCQ-363", what, f"bulk.upsert into {stage.target}", _GRANT) from None
             if not again:
                 raise
@@ -139,7 +139,7 @@ def _insert(
 ) -> int:
     for key in stage.keys:
         if None in columns[key]:
-            raise misfit(stage.target, f"the key {key} of a row is null", "leave such rows out: no row is found by it")
+            raise misfit(stage.target, f"the key {key} of a row is null", "omit such rows: no row can be found by it")
     columns = in_days_or_moments(columns, stage.moments)
     columns = as_kept(columns, stage.target, dialect, stage.rounded, stage.short)
     named: dict[str, ColumnValues] = {f"c{number}": columns[name] for number, name in enumerate(stage.columns)}
@@ -188,7 +188,7 @@ class StagedMerge:
         target = self.target
         total, different = self._counted()
         if total != sum(rows.count for rows in self.staged):
-            raise UnavailableError("OCQ-420", f"rows for {target.name} that tasks have left in a table are gone")
+            raise UnavailableError("OCQ-420", f"rows for {target.name} that tasks stored in a table are gone")
         others = [name for name in self.stage.columns if name not in (*target.keys, *target.add)]
         if different < total and others:
             raise self._doubled(others)
@@ -201,11 +201,11 @@ class StagedMerge:
         return different
 
     def _require_all(self, write: BulkWrite, different: int, others: Sequence[str]) -> None:
-        """Refuse keys that the table takes for the same, and the stage does not: one row is there for some of them."""
+        """Refuse keys that the table treats as the same, and the stage does not: one row is there for some of them."""
         names = write.listed(self.target.keys)
         text = f"SELECT COUNT(*) FROM {write.table} WHERE ({names}) IN (SELECT {self._keys} {self._from})"  # noqa: S608 quoted
         if self.target.connection.exec_driver_sql(text, self._runs).scalar_one() < different:
-            what = f"several rows have keys ({', '.join(self.target.keys)}) that the table takes for the same"
+            what = f"several rows have keys ({', '.join(self.target.keys)}) that the table treats as the same"
             raise same_keys(self.target.name, what, others)
 
     @property

@@ -89,7 +89,7 @@ def require_building(swap: Swap, record: RebuildRecord) -> None:
 def ended_elsewhere(group: str) -> RebuildError:
     """Return that a rebuild cannot continue, since another process has completed it, given it up or begun it again."""
     what = f"another process has ended the rebuild of group '{group}' meanwhile, or begun it again"
-    return RebuildError("OCQ-630", what, f"group {group}", "opencqrs status --details shows how it stands")
+    return RebuildError("OCQ-630", what, f"group {group}", "opencqrs status --details shows its state")
 
 
 def changed_meanwhile(group: str, changed: Sequence[str]) -> RebuildError:

@@ -247,7 +247,7 @@ def prepare(database: Database, table: Table) -> None:
         _see_that_rows_show(database)
         _see_to_turns(database)
     if version > newest:
-        what = f"the table {table.name} has version {version}, and this package knows versions up to {newest}"
+        what = f"the table {table.name} has version {version}, but this package knows versions up to {newest}"
         raise EventStoreError("OCQ-311", what, database.label, "update it: pip install --upgrade opencqrs-py")
 
 
@@ -351,7 +351,7 @@ def _create_schema(database: Database, connection: Connection) -> None:
             raise
         missing = f"the {dialect.schema_word} '{schema}' for our tables is missing"
         what = f"{missing} and cannot be created ({reason_of(error)})"
-        fix = f"let an administrator run {statement}, and grant all on it to the user; or correct database.schema"
+        fix = f"have an administrator run {statement}, and grant all on it to the user; or correct database.schema"
         raise EventStoreError("OCQ-323", what, database.label, fix) from None
 
 

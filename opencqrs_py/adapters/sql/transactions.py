@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
 
 _UNIT = "opencqrs_unit"  # in the ``info`` of a connection: the unit that it serves
-_LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
+_LEAVE_OUT = "remove commit() and rollback(); for a part that may fail, use connection.begin_nested()"
 
 _T = TypeVar("_T")
 _OF_DRIVER = ("commit", "rollback", "close")
@@ -53,7 +53,7 @@ _REPLACED = (*_REFUSED, "invalidate", "_invalid_transaction")
 def _invalidate(connection: Connection, exception: BaseException | None = None) -> None:
     """Have SQLAlchemy drop a connection that was cut, and refuse it to handlers."""
     if exception is None:
-        refuse("leave invalidate() out")
+        refuse("remove invalidate()")
     Connection.invalidate(connection, exception)
 
 
@@ -62,7 +62,7 @@ def ended(connection: Connection, error: Exception, statement: str) -> Exception
     if is_outage(error):
         return as_sqlalchemy(connection.dialect, error, statement, connection.connection.dbapi_connection)
     found = TransactionEndedError(
-        "a handler ended the transaction that it shares with the progress: what it wrote may be there, the progress "
+        "a handler ended the transaction that it shares with the progress: what it wrote may be stored, the progress "
         f"has not moved; {_LEAVE_OUT}, and do not send COMMIT, ROLLBACK, BEGIN or OR ROLLBACK as SQL"
     )
     found.may_be_kept = True
@@ -444,7 +444,7 @@ class _HandlerSession(Session):
 
     def close(self) -> NoReturn:
         """Refused: it would drop what was added."""
-        refuse("leave close() and 'with session:' out; it is closed after the transaction")
+        refuse("remove close() and 'with session:'; it is closed after the transaction")
 
     def reset(self) -> NoReturn:
         """Refused."""
@@ -452,11 +452,11 @@ class _HandlerSession(Session):
 
     def invalidate(self) -> NoReturn:
         """Refused."""
-        refuse("leave invalidate() out")
+        refuse("remove invalidate()")
 
     def expunge_all(self) -> NoReturn:
         """Refused."""
-        refuse("leave expunge_all() out: it drops what was added")
+        refuse("remove expunge_all(): it drops what was added")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -491,7 +491,7 @@ def _refuse_late() -> NoReturn:
     """Refuse what is done with a session, or objects of it, whose transaction is over: nothing would send it."""
     msg = (
         "a session, or an object of it, was kept and used after its transaction: what is changed there is never "
-        "written; ask for the session in each handler, and read objects from that one"
+        "written; take the session as an argument in each handler, and read objects from it"
     )
     raise NonTransientError(msg)
 

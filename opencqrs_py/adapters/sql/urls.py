@@ -55,9 +55,9 @@ def schema_prefix(dialect: Dialect, schema: str | None, label: str) -> str:
     if schema is None:
         return ""
     if not dialect.quote:
-        what = f"SQLite has no schemas, but '{schema}' is to be one"
-        raise SchemaError("OCQ-321", what, label, "leave database.schema out, or name another file in database.url")
+        what = f"SQLite has no schemas, but '{schema}' is configured as one"
+        raise SchemaError("OCQ-321", what, label, "remove database.schema, or name another file in database.url")
     if not _SCHEMA_NAME.fullmatch(schema):
-        fix = "use up to 63 letters of ASCII, digits and underscores, not a digit first"
+        fix = "use up to 63 ASCII letters, digits and underscores, not a digit first"
         raise SchemaError("OCQ-322", f"'{schema}' cannot be the schema of our tables", label, fix)
     return f"{dialect.quote}{schema}{dialect.quote}."

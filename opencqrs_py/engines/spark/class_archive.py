@@ -2,7 +2,7 @@
 
 The first JVM lists the classes that it loads. When this process ends, another one makes the archive from the list
 (``class_archive_maker``); later JVMs start from it. A JVM checks the archive by its checksums, its own version and its
-class path, and starts without it, saying nothing, when something does not match; then the archive is made again.
+class path, and silently starts without it if something does not match; then the archive is made again.
 
 Runs on the driver, while the session is opened. Nothing of it reaches executors of a cluster.
 """
@@ -24,14 +24,14 @@ from pathlib import Path
 from opencqrs_py.engines.spark import class_archive_maker
 from opencqrs_py.engines.spark.java import Java, cache_folder
 
-_REFUSED_SECONDS = 86_400.0  # after which a mark that no archive can be made or used is passed over
+_REFUSED_SECONDS = 86_400.0  # after which a mark that no archive can be made or used is ignored
 _OWN = re.compile(r"-Xshare|SharedArchive|SharedClassList|LoadedClassList|ArchiveClasses|-XX:[+-]?AOT")
 _AOT_VERSION = 24  # of Java, since which messages on archives have another tag
 
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """Where the archive of a Java and a PySpark is.
+    """The location of the archive of a Java and a PySpark.
 
     Attributes:
         file: The archive; there may be none yet.
@@ -43,7 +43,7 @@ class ClassArchive:
 
     @property
     def can_be_used(self) -> bool:
-        """Whether there is one that only this user can have written."""
+        """Whether one exists that only this user can have written."""
         return _is_own(self.file, stat.S_ISREG)
 
     @property
@@ -74,7 +74,7 @@ class ClassArchive:
             self.file.unlink(missing_ok=True)
 
     def _make(self, jvm: int, class_path: str) -> None:
-        if not self.list_file.exists():  # in a fork of the process that has listed
+        if not self.list_file.exists():  # in a fork of the listing process
             return
         script = str(Path(class_archive_maker.__file__))
         java = str(self.java.home / "bin" / "java")
@@ -94,7 +94,7 @@ class ClassArchive:
 def class_archive(
     java: Java, spark: Path, version: str, said: Iterable[str | None], environ: Mapping[str, str]
 ) -> ClassArchive | None:
-    """Return where the archive is, or ``None`` if there can be none or the user says how classes are shared.
+    """Return where the archive is, or ``None`` if there can be none or the user configures class sharing.
 
     Args:
         java: What Spark runs on.
@@ -129,7 +129,7 @@ def _folder(environ: Mapping[str, str]) -> Path:
 
 
 def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
-    """Return whether there is such a file or folder, and only this user can write to it."""
+    """Return whether such a file or folder exists, and only this user can write to it."""
     try:
         status = path.lstat()
     except OSError:

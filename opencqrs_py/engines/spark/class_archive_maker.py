@@ -1,7 +1,7 @@
 """Makes an archive of classes, in a separate process that runs after Spark's JVM has ended.
 
-Run by its path with the arguments of ``main``; imports the standard library only. A lock keeps a second maker away, and
-the archive gets its name when it is whole. If none can be made, a mark says so; it holds for a day.
+Run by its path with the arguments of ``main``; imports the standard library only. A lock excludes a second maker, and
+the archive gets its name when it is complete. If none can be made, a mark records that; it is valid for a day.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 LARGEST = 400_000_000
 """Bytes of an archive; a larger one is not kept."""
 _KEPT = 2  # archives in all, such as those of two versions of Java
-_OLD_SECONDS = 86_400.0  # after which what another process has left is deleted
+_OLD_SECONDS = 86_400.0  # after which files left by another process are deleted
 _DUMP_SECONDS = 600.0
-_END_SECONDS = 60.0  # that the end of the JVM is waited for
+_END_SECONDS = 60.0  # to wait for the end of the JVM
 _LOOK_SECONDS = 0.1
 
 
@@ -65,7 +65,7 @@ def make(java: str, classes: Path, class_path: str, archive: Path) -> None:
 
 
 def tidy(archive: Path) -> None:
-    """Delete all archives but this one and the newest other one, and what ended processes have left."""
+    """Delete all archives but this one and the newest other one, and files left by ended processes."""
     others = sorted(set(archive.parent.glob("*.jsa")) - {archive}, key=_changed, reverse=True)
     left = [file for kind in ("*.classes", "*.part", "*.refused", "*.lock") for file in archive.parent.glob(kind)]
     old = [file for file in left if time.time() - _changed(file) > _OLD_SECONDS]
@@ -76,7 +76,7 @@ def tidy(archive: Path) -> None:
 def _changed(file: Path) -> float:
     try:
         return file.stat().st_mtime
-    except OSError:  # deleted meanwhile
+    except OSError:  # deleted in the meantime
         return 0.0
 
 

@@ -1,7 +1,7 @@
-"""Where Spark would look for the cluster with the masters ``k8s://…`` and ``yarn``, as far as that is known here.
+"""Where Spark would find the cluster with the masters ``k8s://…`` and ``yarn``, as far as that is known here.
 
-No address is returned where something else may decide: a proxy, a script that sets Spark's environment, or a file
-that is not understood. Spark then looks by itself. Runs on the driver, before any work is given to Spark.
+No address is returned where something else may decide: a proxy, a script that sets Spark's environment, or a file that
+is not understood. Spark then resolves it itself. Runs on the driver, before any work is given to Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RESOURCE_MANAGER_PORT = 8032
 _HADOOP_FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ENVIRONMENT_SCRIPTS = ("spark-env.sh", "spark-env.cmd")
 _YARN_SITE = "yarn-site.xml"
-_HADOOP_FILES = ("core-site.xml", _YARN_SITE)  # what the second says wins
+_HADOOP_FILES = ("core-site.xml", _YARN_SITE)  # the second takes precedence
 _DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _ADDRESS = re.compile(r"(?P<host>[^\s:/,]+)(:(?P<port>\d{1,5}))?")
@@ -54,7 +54,7 @@ class Launch:
 
     @property
     def runs_a_script(self) -> bool:
-        """Whether a script of the user sets the environment, which may then be another than ours."""
+        """Whether a script of the user sets the environment, which may then differ from ours."""
         return any(Path(self.conf_folder, name).is_file() for name in _ENVIRONMENT_SCRIPTS)
 
     @property
@@ -126,7 +126,7 @@ class _HadoopSettings:
                 fixed |= final
 
     def lead_elsewhere(self) -> bool:
-        """Return whether something but the address decides which ResourceManager is asked, and how."""
+        """Return whether something other than the address decides which ResourceManager is contacted, and how."""
         factories = [value for key, value in self._files.items() if key.startswith(_FACTORY)]
         factories.append(self._launch.said(f"spark.hadoop.{_FACTORY}.default") or "")
         return (
@@ -136,7 +136,7 @@ class _HadoopSettings:
         )
 
     def resource_managers(self) -> Iterator[Address]:
-        """Yield the addresses; of several, Hadoop takes the one that is active."""
+        """Yield the addresses; of several, Hadoop uses the active one."""
         if self._is_true(f"{_RESOURCE_MANAGER}.ha.enabled"):
             for one in self._required(f"{_RESOURCE_MANAGER}.ha.rm-ids").split(","):
                 yield self._address(f".{one.strip()}")

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 def subject_level_column(subject: Column, level: int) -> Column:
     """Return the first ``level`` levels, at least 1, of a column of subjects.
 
-    The plain form is ``opencqrs_py.processing.sequencing.cut_subject``; a test holds them together.
+    The plain form is ``opencqrs_py.processing.sequencing.cut_subject``; a test keeps them consistent.
 
     Raises:
         ValueError: If ``level`` is below 1.
@@ -26,7 +26,7 @@ def subject_level_column(subject: Column, level: int) -> Column:
 def residue_column(sequence_id: Column, modulus: int) -> Column:
     """Return the residue of the partition, ``0..modulus - 1``, to which each sequence of a column of texts belongs.
 
-    The plain form is ``opencqrs_py.model.residue_of``; a test holds them together.
+    The plain form is ``opencqrs_py.model.residue_of``; a test keeps them consistent.
 
     Raises:
         ValueError: If ``modulus`` is below 1.

@@ -1,7 +1,7 @@
-"""Spark Connect: whether a session, or what would open one, is of it. Groups cannot run there.
+"""Spark Connect: whether a session is one, or would be opened as one. Groups cannot run there.
 
-Its sessions have no SparkContext: no jobs of Python functions (``parallelize``), no pools, no descriptions, no look at
-what runs (``statusTracker``). That is how tasks are started, seen and cancelled. Runs on the driver, before a launch.
+Its sessions have no SparkContext: no jobs of Python functions (``parallelize``), no pools, no descriptions, no
+``statusTracker``, by which tasks are started, observed and cancelled. Runs on the driver, before a launch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HANDED_IN, ACTIVE = "the session that was handed in", "the session that is active in this process"
-"""Where a session is from, for messages."""
+"""The origin of a session, for messages."""
 
 _OPEN_ONE = "open a session without .remote(…), on a cluster by spark.master"
 
 
 def refuse_connect(conf: Mapping[str, str], environ: Mapping[str, str]) -> None:
-    """Refuse what has opened a session of Spark Connect in this process, or would open one.
+    """Refuse anything that has opened a Spark Connect session in this process, or would open one.
 
     Args:
         conf: Settings of Spark that a session is opened with.
@@ -45,10 +45,10 @@ def refuse_connect(conf: Mapping[str, str], environ: Mapping[str, str]) -> None:
 
 
 def require_usable(session: SparkSession, where: str = HANDED_IN) -> None:
-    """Refuse a session that is there already and cannot run groups.
+    """Refuse an existing session that cannot run groups.
 
     Raises:
-        EngineError: OCQ-416, if it is of Spark Connect, OCQ-417, if it has been stopped, by whomever.
+        EngineError: OCQ-416, if it is of Spark Connect, OCQ-417, if it has been stopped.
     """
     if not hasattr(session, "sparkContext"):
         raise _refused(where, _OPEN_ONE)
@@ -57,7 +57,7 @@ def require_usable(session: SparkSession, where: str = HANDED_IN) -> None:
 
 
 def _has_ended(context: Any) -> bool:
-    """Return whether a context was stopped: also by Spark itself, as when its master is lost, or with its JVM."""
+    """Return whether a context was stopped: also by Spark itself, such as after its master is lost, or with its JVM."""
     if not hasattr(context, "_jsc"):
         return False
     try:
@@ -67,9 +67,9 @@ def _has_ended(context: Any) -> bool:
 
 
 def ended(where: str) -> EngineError:
-    """Return the error that a session is there which cannot be used any more."""
+    """Return the error for an existing session that can no longer be used."""
     fix = (
-        "use a session that runs, and stop it after the application; if Spark has ended it, as when its master is "
+        "use a running session, and stop it after the application; if Spark has ended it, as when its master is "
         "lost, call its stop() and open a new one; if its Java has ended, start the program again"
     )
     return EngineError("OCQ-417", "the Spark session has been stopped", where, fix)

@@ -14,18 +14,18 @@ from opencqrs_py.processing.groups import GroupProcessing
 
 
 class DriverPermit:
-    """What a task needs to begin another chunk, in this process."""
+    """The permit of a task to begin another chunk, in this process."""
 
     def __init__(self) -> None:
         self.holds = True
 
     def withdraw(self) -> None:
-        """Have the task end after the chunk in hand."""
+        """Have the task end after the current chunk."""
         self.holds = False
 
 
 class DriverJobs:
-    """Runs tasks of this process' own."""
+    """Runs tasks in this process."""
 
     def __init__(self) -> None:
         self._threads = Threads()
@@ -40,8 +40,8 @@ class DriverJobs:
     ) -> SparkJob[TaskResult]:
         """Start a task; ``ended`` is called as by ``Jobs``.
 
-        An abandoned one is not stopped. Its partitions were claimed again, so it cannot commit. With a context the jobs
-        of Spark that its handler starts bear the name of the group, and end when it is abandoned.
+        An abandoned one is not stopped. Its partitions were claimed again, so it cannot commit. With a context, the
+        Spark jobs that its handler starts carry the name of the group, and end when it is abandoned.
         """
         job = SparkJob[TaskResult](context, ended)
 

@@ -53,7 +53,7 @@ from opencqrs_py.processing.supervision import SupervisedPartition
 
 TASK_SECONDS = 2.0  # a task's length, long enough to make Spark's own cost small
 DRIVER_SECONDS = 0.5  # the length of a task on the driver
-NOTICED_SECONDS = 10.0  # after which it is reported that tasks wait while nothing at all runs on Spark
+NOTICED_SECONDS = 10.0  # after which a log line reports that tasks wait while nothing at all runs on Spark
 STILL_SECONDS = 60.0  # after which they are abandoned
 _LEAST_SECONDS = 0.001  # of a task, for its rate
 _LEAST_READ, _MOST_READ = 16, 10_000  # events that a task reads at once for each of its partitions; and at most
@@ -126,7 +126,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._stillness = Stillness(self._running_tasks, self._clock)
         self._copies = False
         self._held_slots = HeldSlots(self._clock)
-        self._noticed = False  # that Spark stands still
+        self._noticed = False  # that Spark is stalled
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
     @override
@@ -172,7 +172,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
     @override
     def warm_up(self) -> None:
-        """Open the session, which takes seconds, or begin to where the driver handles events meanwhile."""
+        """Open the session, which takes seconds, or begin to open it while the driver handles events."""
         self._sessions.require_authentication()
         self._require_session()
 
@@ -202,10 +202,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
     @override
     def stop(self, patience: float) -> None:
-        """Let the chunks in hand finish, for at most ``patience`` seconds in all; then cancel the jobs.
+        """Let current chunks finish, for at most ``patience`` seconds in all; then cancel the jobs.
 
-        What is left of that time is waited for the session's end, which otherwise continues in the background.
-        Beside a handler on the driver that does not return, no partition is released: that could wait for the handler's
+        The rest of that time is used to wait for the session's end, which otherwise continues in the background. While
+        a handler on the driver does not return, no partition is released: that could wait for the handler's
         transaction, which holds the only write lock of an SQLite file. The leases end with those of the node.
         """
         until = time.monotonic() + patience
@@ -236,7 +236,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         return TaskLoad(counts, self._capacity.slots, self._capacity.executors, self._handled_here)
 
     def _tasks_of(self, drivers: Collection[PartitionDriver] | None) -> list[RunningTask]:
-        """Return the tasks under way that have one of these partitions; all of them for ``None``."""
+        """Return the active tasks that have one of these partitions; all of them for ``None``."""
         with self._changed:
             running = tuple(self._running)
         return [task for task in running if drivers is None or not set(drivers).isdisjoint(task.drivers)]
@@ -317,9 +317,9 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             self._mark_failed([driver for driver in tuple(group.drivers) if driver not in busy])
 
     def _mark_failed(self, drivers: Iterable[PartitionDriver]) -> None:
-        """Have partitions without a task say that Spark is lost, or has not started, unless that comes with a stop.
+        """Have partitions without a task report that Spark is lost, or has not started, unless that is part of a stop.
 
-        Another error, such as an observer's, is none of theirs.
+        Another error, such as an observer's, does not concern them.
         """
         if self._failure is not None and self._is_spark_lost and not self._stopping:
             for driver in drivers:
@@ -489,7 +489,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     def _settle_repeated(self, task: RunningTask, repeated: Mapping[PartitionDriver, Outcome]) -> None:
         """Process a task that Spark ran more than once: nothing is lost, unless a call timed out in another run.
 
-        Where Spark makes no copies the runs before were lost, and perhaps by an event: then this is the third one.
+        If Spark makes no copies, the earlier runs were lost, perhaps because of an event: then this is the third run.
         """
         if (hung := self._timed_out_run(task)) is not None:
             self._settle_timeout(task, hung)
@@ -524,7 +524,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 driver.settle(Outcome(driver.cursor, failure=failure))
 
     def _settle_turns(self, task: RunningTask, outcomes: Sequence[Outcome]) -> None:
-        """Process what partitions had come to before a call in one of them timed out; nothing else would report it.
+        """Process the outcomes of partitions before a call in one of them timed out; nothing else would report them.
 
         What participants have done since their claim is void.
         """
@@ -546,8 +546,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     def _look_after_tasks(self) -> None:
         """Abandon the tasks that wait while nothing runs, so that their partitions are claimed again.
 
-        While a task runs all are left alone: a handler may take hours, and Spark itself notices an executor that has
-        hung.
+        While a task runs, none is abandoned: a handler may take hours, and Spark itself notices a hung executor.
         """
         if self._jobs is None:
             return
@@ -570,14 +569,14 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 self._abandon(task, _still(STILL_SECONDS))
 
     def _report_held_slots(self, tasks: Sequence[RunningTask]) -> None:
-        """Report once that slow events hold all slots while partitions wait, and the end of that."""
+        """Report once that slow events hold all slots while partitions wait, and once when that ends."""
         held = [(task.group.run.group, task.since) for task in tasks if not task.group.participates]
         line = self._held_slots.news(self._capacity.slots, held, self._waiting)
         if line is not None:
             logger.log(logging.WARNING if self._held_slots.held else logging.INFO, "%s", line)
 
     def _waiting(self) -> dict[str, int]:
-        """Return for each group how many partitions have work and no task."""
+        """Return for each group how many partitions have work but no task."""
         with self._changed:
             busy = self._busy()
             counts = {name: len(group.ready(busy)) for name, group in self._groups.items() if self._can_run(group)}
@@ -586,7 +585,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     def _waits_since(self, task: RunningTask) -> float | None:
         """Return since when a task may wait for Spark, ``None`` if it does not.
 
-        On the driver a handler of data frames does during its jobs: what it has done before them does not count.
+        On the driver, a handler of data frames waits during its jobs; its work before them does not count.
         """
         if task.group.in_frames is None or self._spark is None:
             return None if isinstance(task.permit, DriverPermit) else task.since
@@ -628,7 +627,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
 
 def _limit_of(run: GroupRun) -> int | None:
-    """Return up to where a task may read for now: executors read the log themselves."""
+    """Return up to where a task may currently read: executors read the log themselves."""
     source = run.processing.source
     return source.limit() if isinstance(source, LimitedSource) else None
 
@@ -636,7 +635,7 @@ def _limit_of(run: GroupRun) -> int | None:
 def read_at_once(rate: float | None, partitions: int) -> int | None:
     """Return how many events a task reads at once, ``None`` for as many as its chunks need.
 
-    What a task has read and not handled is read again, so it reads about a tenth of what it can handle in its time.
+    What a task has read but not handled is read again, so it reads about a tenth of what it can handle in its time.
     Sizes are powers of two, as feeds are kept by their sizes.
 
     Args:
@@ -656,7 +655,7 @@ def _is_stuck_here(task: RunningTask) -> bool:
 
 def _jvm_gone(error: Exception) -> EngineLostError:
     fix = "start again: progress is safe in the database"
-    return EngineLostError("OCQ-403", f"Spark's JVM has gone ({type(error).__name__})", fix=fix)
+    return EngineLostError("OCQ-403", f"Spark's JVM is gone ({type(error).__name__})", fix=fix)
 
 
 def _cancelled() -> Failure:

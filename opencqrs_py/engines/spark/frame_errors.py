@@ -1,4 +1,4 @@
-"""Errors that tasks of data frames meet, and how the driver learns of them: as a line of JSON in a Python exception.
+"""Errors of data frame tasks, and how the driver gets them: as a line of JSON in a Python exception.
 
 ``raised_for`` runs on executors, ``worker_error`` on the driver.
 """
@@ -24,19 +24,19 @@ from opencqrs_py.processing.groups import GroupProcessing
 
 _LOST = re.compile(
     "Python worker (exited unexpectedly|failed to connect back)|ExecutorLostFailure|Connection reset|Broken pipe"
-)  # what Spark says of a worker, or an executor, that has ended
+)  # what Spark reports about a worker, or an executor, that has ended
 
 _VIEWS = (
     "a view that the handler has created is found by the session of its data frame only, such as events.sparkSession"
 )
 
 READ = "read the log"
-STAGE = "leave rows in a table"
+STAGE = "store rows in a table"
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a worker says of an error: the event's position if it is one's, what it is, and what could not be done."""
+    """A worker's report of an error: the event's position if an event caused it, what it is, and the failed action."""
 
     position: int | None
     outage: bool
@@ -52,11 +52,11 @@ _TOLD = TypeAdapter(_Told)
 
 
 class SparkJobError(Exception):
-    """A job of Spark has failed that a handler of data frames has started."""
+    """A Spark job that a handler of data frames started has failed."""
 
 
 def job_error(error: BaseException) -> BaseException:
-    """Return the error of a failed job as one line, in place of Spark's, which has a page of the JVM's own in it."""
+    """Return the error of a failed job as one line, instead of Spark's, which includes a page of JVM output."""
     if isinstance(error, AnalysisException) and error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         return SparkJobError(f"{one_line(error)}; {_VIEWS}").with_traceback(error.__traceback__)
     if not isinstance(error, PythonException | Py4JJavaError):
@@ -95,7 +95,7 @@ def _is_outage(processing: GroupProcessing, error: BaseException) -> bool:
 
 
 def worker_error(error: BaseException) -> BaseException | None:
-    """Return the error that a worker has met, ``None`` if it is none of ours; ``EventOfRangeError`` names its event.
+    """Return the error of a worker, ``None`` if it is not one of ours; ``EventOfRangeError`` names its event.
 
     The handler may have raised its own error because of it.
     """
@@ -107,7 +107,7 @@ def worker_error(error: BaseException) -> BaseException | None:
 
 
 def _chained(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and those because of which it was raised; not those of an earlier call of the handler."""
+    """Yield an error and its causes; not those of an earlier call of the handler."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and not isinstance(following, ChunkFailedError) and id(following) not in seen:
@@ -128,7 +128,7 @@ def _told_by_worker(error: BaseException) -> _Told | None:
 
 
 def _rebuilt(told: _Told) -> BaseException:
-    """Return the error that a worker has met."""
+    """Return the error of a worker."""
     if told.outage:
         return UnavailableError("OCQ-420", f"a task on Spark could not {told.action}: {told.what}")
     kind = getattr(errors, told.kind, None)

@@ -1,7 +1,7 @@
 """The rows of the data frames that handlers write: how they get from tasks to the driver, or to where it finds them.
 
 ``ExecutorRows`` and ``DriverRows`` run on the driver, once per call of a handler. ``_RowTaker`` and what keeps rows run
-on executors, once per task; they are pickled, and hold where the recipe is and names, nothing open.
+on executors, once per task; they are pickled, and contain names and the location of the recipe, nothing open.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.staging import CollectedRows, FrameRows, RowStaging, Stage, StagedRows
 
 MOST_ROWS, MOST_BYTES = 5_000, 2 << 20
-"""Of a task, that come back with its result."""
+"""Of a task, that are returned with its result."""
 
 _RESULT = "rows binary, run string, count bigint"
 
@@ -64,7 +64,7 @@ class _InStage:
 def _staging(processing: GroupProcessing) -> RowStaging:
     tracker: object = processing.tracker
     if not isinstance(tracker, RowStaging):
-        msg = f"the progress tracker of group '{processing.group}' is another one on executors than on the driver"
+        msg = f"the progress tracker of group '{processing.group}' differs between executors and driver"
         raise TypeError(msg)
     return tracker
 
@@ -158,10 +158,10 @@ class DriverRows(FrameRows):
 
 
 class ExecutorRows(DriverRows):
-    """Has tasks leave rows in a stage or, with a local master, in files; else the driver fetches them.
+    """Has tasks store rows in a stage or, with a local master, in files; else the driver fetches them.
 
     Args:
-        recipe: Builds the group's parts on executors, or says where the recipe is that does.
+        recipe: Builds the group's parts on executors, or locates the recipe that does.
         processing: The group.
     """
 

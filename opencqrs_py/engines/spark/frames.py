@@ -1,7 +1,7 @@
 """Data frames of the events of a range: executors read, upcast and decode them, with the parts that tasks have, too.
 
 ``SparkFrames`` and ``LocalFrames`` run on the driver, once per range. ``_RangeReader`` runs on executors, once per part
-of a range; it is pickled, and holds where the recipe is and names, nothing open.
+of a range; it is pickled, and contains names and the location of the recipe, nothing open.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from opencqrs_py.processing.ranges import PositionRange
 from opencqrs_py.processing.staging import FrameRows
 
 _CANCELLED = "SPARK_JOB_CANCELLED"
-_WITHOUT_COLUMN = "name a class without the field, or take the data as JSON text: events.as_stored()"
+_WITHOUT_COLUMN = "use a class without the field, or take the data as JSON text: events.as_stored()"
 
 
 # --------------------------------------------------------------------------------------------------------- executors
 
 
 class _Counts(AccumulatorParam[dict[Any, int]]):
-    """Counts by part: one that is read twice counts once."""
+    """Counts by part: a part that is read twice counts once."""
 
     def zero(self, value: dict[Any, int]) -> dict[Any, int]:
         del value
@@ -55,7 +55,7 @@ class _Counts(AccumulatorParam[dict[Any, int]]):
 
 
 def events_in(read: Mapping[tuple[str, int, int], int]) -> int:
-    """Return how many events were read, given the rows of each class and part; as stored, a part has those of all."""
+    """Return how many events were read, given the rows of each class and part; ``as_stored`` has those of all."""
     stored = {(after, upto) for event_class, after, upto in read if not event_class}
     return sum(
         rows for (event_class, after, upto), rows in read.items() if not event_class or (after, upto) not in stored
@@ -67,7 +67,7 @@ class _RangeReader:
     """Reads parts of a range on executors.
 
     Attributes:
-        recipe: Builds the group's parts, or says where the recipe is that does.
+        recipe: Builds the group's parts, or locates the recipe that does.
         event_class: ``module:Class`` whose fields are columns; empty for none.
         parts: Positions ``after, upto`` of each part.
         schema: The columns.
@@ -185,7 +185,7 @@ class _ExecutorFrames(_Frames):
 
     def require_read(self) -> None:
         if is_cancelled(self._spark.sparkContext):
-            raise UnavailableError("OCQ-420", "a job of Spark was cancelled, and the handler has caught that")
+            raise UnavailableError("OCQ-420", "a Spark job was cancelled, and the handler caught the error")
         read = self._counts.value
         for reader in self._readers:
             unread = tuple(part for part in reader.parts if (reader.event_class, *part) not in read)
@@ -193,7 +193,7 @@ class _ExecutorFrames(_Frames):
                 self._read_by(replace(reader, parts=unread)).count()
 
     def close(self) -> None:
-        _accumulatorRegistry.pop(self._counts.aid, None)  # where PySpark keeps each one for ever
+        _accumulatorRegistry.pop(self._counts.aid, None)  # where PySpark keeps each one forever
 
     def _made(self, event_class: type | None, schema: StructType) -> DataFrame:
         slots = max(1, self._spark.sparkContext.defaultParallelism)
@@ -211,7 +211,7 @@ class _ExecutorFrames(_Frames):
 def session_of_group(spark: SparkSession) -> SparkSession:
     """Return a session with the settings, views and functions of another one; later changes are its own.
 
-    Handlers of several groups run at once. In one session a view of the name of another replaces it.
+    Handlers of several groups run at once. In one session, a view replaces another one of the same name.
     """
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001 newSession drops settings
 
@@ -221,7 +221,7 @@ class SparkFrames(FrameMaker):
 
     Args:
         spark: The session.
-        recipe: Builds the group's parts on executors, or says where the recipe is that does.
+        recipe: Builds the group's parts on executors, or locates the recipe that does.
         processing: The group.
 
     Raises:
@@ -245,9 +245,9 @@ class SparkFrames(FrameMaker):
         if (of_worker := worker_error(error)) is not None:
             return of_worker
         if _CANCELLED in str(error) and isinstance(error, PySparkException | Py4JError):
-            return UnavailableError("OCQ-420", "a job of Spark was cancelled")
+            return UnavailableError("OCQ-420", "a Spark job was cancelled")
         if is_gone(self._spark, error):
-            return UnavailableError("OCQ-420", f"Spark's JVM has gone ({type(error).__name__})")
+            return UnavailableError("OCQ-420", f"Spark's JVM is gone ({type(error).__name__})")
         return job_error(error)
 
 
@@ -310,7 +310,7 @@ class LocalFrames(FrameMaker):
 
 
 def _path_of(event_class: type, place: str) -> str:
-    """Return by what workers import a class; raise OCQ-241 if they cannot."""
+    """Return the name by which workers import a class; raise OCQ-241 if they cannot."""
     module, name = event_class.__module__, event_class.__qualname__
     found: Any = sys.modules.get(module)
     try:
@@ -324,7 +324,7 @@ def _path_of(event_class: type, place: str) -> str:
 
 
 def local_session() -> SparkSession:
-    """Return the session of this process; without one, a small local one is opened, which stays."""
+    """Return the session of this process; without one, a small local one is opened, and stays open."""
     existing = active_session()
     if existing is not None:
         return existing

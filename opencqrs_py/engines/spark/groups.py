@@ -1,4 +1,4 @@
-"""What the Spark engine knows of its groups: which partitions have something to do, and the tasks under way.
+"""What the Spark engine knows about its groups: which partitions have something to do, and the active tasks.
 
 Runs on the driver.
 """
@@ -53,7 +53,7 @@ class RunnableGroup:
 
     @property
     def participates(self) -> bool:
-        """Whether it has participants: a task has one of its partitions, and for long."""
+        """Whether it has participants: then a task has one of its partitions, for a long time."""
         return self.run.processing.checkpointing is not None
 
     def dealt(self, ready: Sequence[PartitionDriver], tasks: int) -> list[Sequence[PartitionDriver]]:
@@ -94,7 +94,7 @@ class RunnableGroup:
     def look_at_inbox(self, busy: Collection[PartitionDriver], clock: Clock) -> None:
         """Read what waits in the inbox for partitions that are not ``busy``.
 
-        If it is not known, as after a task was lost, or people may have changed it.
+        It is read if it is not known, as after a lost task, or if people may have changed it.
         """
         processing, now = self.run.processing, clock.now()
         if not processing.has_inbox:
@@ -149,15 +149,15 @@ def _is_stale(driver: PartitionDriver, parked: ParkedSequences | None, now: date
 
 @dataclass(eq=False, slots=True)
 class RunningTask:
-    """A task under way.
+    """An active task.
 
     Attributes:
         group: Its group.
         drivers: Its partitions.
         since: When it was started.
-        permit: What lets it begin another step.
+        permit: Its permit to begin another step.
         job: Its job.
-        waits_since: Since when it may wait for Spark, as the last look has found; ``None``: it does not.
+        waits_since: Since when it may wait for Spark, as of the last check; ``None``: it does not wait.
     """
 
     group: RunnableGroup

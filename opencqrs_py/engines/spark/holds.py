@@ -2,7 +2,7 @@
 
 Runs on executors. Spark does not send two tasks of a partition to the same Python worker, so nothing is kept between
 two of them: a task claims the partition for its participants at its beginning, and has them release it, with what they
-can flush, at its end. A worker that is lost takes with it what was not confirmed, and the next task resumes after the
+can flush, at its end. If a worker is lost, what was not confirmed is lost, too, and the next task resumes after the
 stored position.
 """
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from opencqrs_py.engines.spark.turns import Permitted
 
 IDLE_SECONDS = 2.0
-"""After which a task ends for which no event comes: its slot is of use to others."""
-_LOOK_SECONDS = 0.2  # between two looks whether the task is to end, while nothing comes
+"""After which a task without new events ends, since others can use its slot."""
+_LOOK_SECONDS = 0.2  # between two checks whether the task should end, while no event arrives
 
 
 class Hold:
@@ -35,9 +35,9 @@ class Hold:
 
     Args:
         processing: The parts of the group.
-        turns: Does the steps, and watches the calls of handlers in them.
+        turns: Runs the steps, and watches the calls of handlers in them.
         seconds: How long it has the partition, at most.
-        permitted: Returns whether it may go on.
+        permitted: Returns whether it may continue.
     """
 
     def __init__(self, processing: GroupProcessing, turns: Turns, seconds: float, permitted: Permitted) -> None:
@@ -47,7 +47,7 @@ class Hold:
         self._permitted = permitted
 
     def is_set(self) -> bool:
-        """Return whether the task is to end."""
+        """Return whether the task should end."""
         return time.monotonic() >= self._end or not self._permitted()
 
     def wait(self, timeout: float, /) -> bool:
@@ -61,7 +61,7 @@ class Hold:
         """Handle the partition's events until the end, or until a failure; then have it released.
 
         The outcome's cursor is where the progress is stored: what was handled after it is handled again. If events were
-        handled, and nothing of it is confirmed, that is a failure, unless the task was asked to end.
+        handled, and nothing of it is confirmed, that is a failure, unless the end of the task was requested.
 
         Raises:
             TaskTimedOutError: If a call of a handler has not returned in time. This worker must do no further step.
@@ -103,7 +103,7 @@ class Hold:
 def _released(processor: CheckpointedProcessor, so_far: Outcome) -> Outcome:
     """Have the participants flush, and store what they confirm; a failure of a step stays the outcome's.
 
-    Where another processor has the partition, they are only closed: a flush would come between its own.
+    If another processor has the partition, they are only closed: a flush would interfere with its own.
     """
     if so_far.failure is not None and so_far.failure.origin is Origin.FENCED:
         processor.close()
@@ -115,7 +115,7 @@ def _released(processor: CheckpointedProcessor, so_far: Outcome) -> Outcome:
         cursor, failure = released.cursor, failure or released.failure
     try:
         processor.publish(cursor)
-    except BaseException as error:  # an outage, which the next task meets
+    except BaseException as error:  # an outage, which the next task reports
         raise_interrupt(error)
         logger.debug("the positions of %s cannot be published: %s", cursor.partition, one_line(error))
     processor.close()

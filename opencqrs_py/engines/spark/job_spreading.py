@@ -51,26 +51,26 @@ from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.ports import Clock
 
 MOST_LOST = 3
-"""Jobs of Spark that may be lost, one after the other, without anything that was done between, before a run fails."""
+"""How many Spark jobs in a row may be lost, without progress in between, before a run fails."""
 
-STILL_SECONDS = 60.0  # after which tasks are abandoned while nothing at all runs on Spark
+STILL_SECONDS = 60.0  # after which tasks are abandoned if nothing at all runs on Spark
 _LOOK_SECONDS = 0.05  # between two checks whether the run is to end
-_END_SECONDS = 2.0  # that tasks get to finish the item in hand when their process ends
+_END_SECONDS = 2.0  # for tasks to finish the current item when their process ends
 
 Results = list[JobTaskResult]
 
 
 @dataclass(frozen=True, slots=True)
 class SentJob:
-    """A job of Spark to be.
+    """A planned Spark job.
 
     Attributes:
         name: Name of the job that it is for.
-        description: What Spark shows of it.
+        description: Its description in Spark.
         lines: A task each.
-        signals: By which it learns that it is to end.
-        released: Returns whether this process ends.
-        clock: For tasks that nothing takes up.
+        signals: Signals that it should end.
+        released: Returns whether this process is ending.
+        clock: For tasks that no executor picks up.
     """
 
     name: str
@@ -123,10 +123,10 @@ class SparkForJobs:
 
         Args:
             sent: The tasks.
-            tag: By which Spark knows the job.
+            tag: Spark's tag of the job.
 
         Raises:
-            EngineLostError: OCQ-403, if Spark's JVM has gone.
+            EngineLostError: OCQ-403, if Spark's JVM is gone.
         """
         with self._sessions.used() as session:
             context = session.sparkContext
@@ -170,7 +170,7 @@ class SparkForJobs:
                 if not cooperative:
                     return _given_up("the run is to end")
             if asked is not None and sent.released() and time.monotonic() - asked >= _END_SECONDS:
-                return _given_up("their process ends")
+                return _given_up("their process is ending")
             if stillness.seconds([since]) >= STILL_SECONDS:
                 return _given_up(f"none was running for {STILL_SECONDS:g} s: there is no executor for them", "OCQ-406")
         return None
@@ -181,23 +181,23 @@ class SparkForJobs:
         try:
             self._sessions.check()
         except (Py4JError, OSError) as error:
-            what = f"Spark's JVM has gone ({type(error).__name__})"
-            raise EngineLostError("OCQ-403", what, fix="start again: what is done is safe in the database") from None
+            what = f"Spark's JVM is gone ({type(error).__name__})"
+            raise EngineLostError("OCQ-403", what, fix="start again: finished work is safe in the database") from None
         return spark_failure(came)
 
 
 class SparkExecution(JobExecution):
     """Executes one attempt of a run, whose items are handled by tasks of Spark.
 
-    The children of a page are recorded before their job of Spark begins, and what they have done with what they write.
-    When all have ended, the run moves on. An attempt that finds children takes them over, and executes what is left.
+    The children of a page are recorded before their Spark job begins, and their progress together with what they write.
+    When all have ended, the run continues. An attempt that finds children takes them over, and executes the rest.
 
     Args:
         job: The job.
         run: The run as it was begun.
         around: What executions need.
-        signals: By which it learns that it is to end.
-        released: Returns whether the run continues in another process, as this one ends.
+        signals: Signals that it should end.
+        released: Returns whether the run continues in another process because this one is ending.
         spark: Executes tasks.
     """
 
@@ -213,10 +213,10 @@ class SparkExecution(JobExecution):
         super().__init__(job, run, around, signals, released)
         self._spark = spark
         self._may_help = bool(run.position.failed)
-        self._has_children = True  # perhaps, of an attempt before
+        self._has_children = True  # perhaps, from an earlier attempt
 
     def _finish_children(self) -> None:
-        """Nothing: each page begins with those that there are."""
+        """Do nothing: each page begins with the existing ones."""
 
     def _next_page(self) -> None:
         children = self._taken(self._tag()) if self._has_children else []
@@ -254,7 +254,7 @@ class SparkExecution(JobExecution):
         return children
 
     def _handle(self, children: Sequence[JobRun]) -> None:
-        """Have Spark execute children until all have done what they can, or the run is to end."""
+        """Have Spark execute children until all are finished as far as possible, or the run should end."""
         lost, children = 0, [child for child in children if not child.position.done]
         while children and not self._signals.cancelled:
             results = self._spark.results(self._sent(children), children[0].owner)
@@ -303,9 +303,9 @@ class SparkExecution(JobExecution):
 
 
 def _sent_id(item: JobId, mark: JobId | None) -> JobId:
-    """Return what a task is given: the id as the input yields it, unless it is spelled in another way than its mark.
+    """Return what a task is given: the id as the input yields it, unless it is spelled differently from its mark.
 
-    Of a page whose driver is killed only that is known, and up to which mark it went must be found by it.
+    If the driver of a page is killed, only that is known, and it must suffice to find the mark that the page reached.
     """
     return item if mark is None or str(item) == str(mark) else mark
 
@@ -322,5 +322,5 @@ def _text_of(failure: Failure | Results, lost: int) -> str:
 
 
 def _given_up(why: str, code: str = "OCQ-405") -> Failure:
-    what = "tasks on Spark were given up"
+    what = "tasks on Spark were abandoned"
     return Failure(Origin.OUTAGE, permanent=False, error=what, message=why, code=code)

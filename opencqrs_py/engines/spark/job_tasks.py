@@ -1,6 +1,7 @@
-"""Messages between driver and executors about the runs of jobs: children of runs, and how they have ended.
+"""Messages between driver and executors about the runs of jobs: children of runs, and how they ended.
 
-``JobTaskRunner`` runs on executors, once per task, as ``TaskRunner`` does for groups. All else runs on both sides.
+``JobTaskRunner`` runs on executors, once per task, as ``TaskRunner`` does for groups. Everything else runs on both
+sides.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from opencqrs_py.jobs.runs import JobRun
 from opencqrs_py.model.job import RunSignals
 from opencqrs_py.processing.exceptions import interrupts_are_errors, one_line, own_frames
 
-_LOOK_SECONDS = 0.2  # between two looks of a task that waits
-_LEAST_WAIT_SECONDS = 10.0  # that a task lets its copy go on, at least
+_LOOK_SECONDS = 0.2  # between two checks of a waiting task
+_LEAST_WAIT_SECONDS = 10.0  # for which a task lets its copy continue, at least
 _WITHDRAWN = "its run is to end"
 
 
@@ -34,7 +35,7 @@ class JobOnExecutor:
     """A job in a worker of Spark.
 
     Attributes:
-        job: The job, without its input: which ids apply the driver has found.
+        job: The job, without its input: the driver has determined the ids.
         around: What executions need.
     """
 
@@ -59,7 +60,7 @@ class JobTask:
 
     Attributes:
         child: The child of a run that is to be executed.
-        seconds: What is left of the run's time budget; ``None``: it has none.
+        seconds: The rest of the run's time budget; ``None``: it has none.
     """
 
     child: JobRun
@@ -71,7 +72,7 @@ class JobTaskResult:
     """The result of a task.
 
     Attributes:
-        ending: How the child has ended; ``None`` if it was taken from the task.
+        ending: How the child ended; ``None`` if it was taken from the task.
     """
 
     ending: Ending | None
@@ -92,7 +93,7 @@ def read_job_result(line: str) -> JobTaskResult:
 
 
 class TaskSignals(RunSignals):
-    """Those of a task, which is to end when its permit is withdrawn."""
+    """The signals of a task, which should end when its permit is withdrawn."""
 
     def __init__(self, permit: Permission) -> None:
         self._permit = permit
@@ -101,7 +102,7 @@ class TaskSignals(RunSignals):
 
     @property
     def cancelled(self) -> str:
-        """Why the task is to end; empty: it is to go on."""
+        """Why the task should end; empty: it continues."""
         return self._said or ("" if self._permit.holds else _WITHDRAWN)
 
     @cancelled.setter
@@ -110,7 +111,7 @@ class TaskSignals(RunSignals):
 
 
 def pause(seconds: float, signals: RunSignals) -> None:
-    """Wait a number of seconds, or until a task is to end."""
+    """Wait a number of seconds, or until a task should end."""
     until = time.monotonic() + seconds
     while not signals.cancelled and (left := until - time.monotonic()) > 0:
         time.sleep(min(_LOOK_SECONDS, left))
@@ -121,9 +122,9 @@ class JobTaskRunner:
     """The function that a job of Spark maps: a line with a task in, a line with its result out.
 
     Attributes:
-        recipe: Builds the job, or says where the recipe is that does.
-        permit: Says whether another item may begin.
-        copies: Whether Spark may run a second task beside one that takes long.
+        recipe: Builds the job, or locates the recipe that does.
+        permit: Tells whether another item may begin.
+        copies: Whether Spark may run a copy of a slow task.
     """
 
     recipe: JobBuilder | KeptRecipe
@@ -141,7 +142,7 @@ class JobTaskRunner:
         try:
             parts = job_of(self.recipe)
             child = _owned(task.child, parts.around.store)
-        except BaseException as error:  # the user's modules, or a database, on this machine
+        except BaseException as error:  # an error of the user's modules, or of a database, on this machine
             frames = own_frames(error)
             text = f"{one_line(error)}\n{frames}" if frames else one_line(error)
             outage = isinstance(error, UnavailableError) or (parts is not None and parts.around.store.is_outage(error))
@@ -169,14 +170,14 @@ def job_of(recipe: JobBuilder | KeptRecipe) -> JobOnExecutor:
 def _owned(child: JobRun, store: JobStore) -> JobRun | None:
     """Return the child as this task has it: a copy of a task takes it from the task that has it already.
 
-    Both would handle the same items otherwise. The other one commits nothing after that.
+    Otherwise both would handle the same items. The other one commits nothing after that.
     """
     context = TaskContext.get()
     return store.take_over(child) if context is not None and context.attemptNumber() > 0 else child
 
 
 def _await_copy(child: JobRun, store: JobStore, until: float, permit: Permission) -> None:
-    """Let the copy of a task finish that has taken its child over: Spark ends it with the first result of both."""
+    """Let the copy that has taken over a task's child finish: Spark ends both with the first result."""
     while permit.holds and time.monotonic() < until:
         known = store.find(child.id)
         if known is None or known.owner != child.owner or known.position.done:

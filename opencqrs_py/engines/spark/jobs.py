@@ -1,7 +1,7 @@
 """Tasks as plain Spark jobs.
 
-Runs on the driver. A job has one task, and a thread waits for it, so what one task takes holds up no other. Nothing is
-kept between two jobs: where each partition continues, the driver and the database know.
+Runs on the driver. A job has one task, and a thread waits for it, so a slow task delays no other. Nothing is kept
+between two jobs: the driver and the database know where each partition continues.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from opencqrs_py.processing.ports import Clock
 
 _OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*: (\S+) than that in driver: ([\d.]+)")
 _TRACEBACK = "Traceback (most recent call last):"
-_LOOK_SECONDS = 1.0  # between two checks of what runs
+_LOOK_SECONDS = 1.0  # between two checks of the running tasks
 _MOST_NAMED = 10  # partitions of a job that its description names
-_MOST_RUNS = 100  # of a task that are looked at
+_MOST_RUNS = 100  # of a task that are checked
 
-_cancelled: set[str] = set()  # tags of what was cancelled, and has not ended
+_cancelled: set[str] = set()  # tags of cancelled jobs that have not ended
 
 Result = TypeVar("Result")
 Ended = Callable[["TaskResult | Exception"], None]
@@ -41,7 +41,7 @@ class SparkJobs:
     """Runs tasks as jobs. Safe for several threads.
 
     Args:
-        context: Spark's.
+        context: The Spark context.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -53,10 +53,10 @@ class SparkJobs:
 
         Args:
             group: The group's name; also that of the job's group and pool in Spark.
-            runner: What the executor does.
-            task: With what.
-            ended: Called with the result, or with the error when Spark could not finish the job, on the job's thread;
-                not if the job was abandoned.
+            runner: What the executor runs.
+            task: The task that it gets.
+            ended: Called with the result, or with the error if Spark could not finish the job, on the job's thread; not
+                called if the job was abandoned.
         """
         job = SparkJob[TaskResult](self._context, ended)
         self._threads.run(f"opencqrs-{group}", lambda: job.run(lambda: self._collected(job.tag, group, runner, task)))
@@ -71,7 +71,7 @@ class SparkJobs:
 
 @contextmanager
 def labelled(context: SparkContext, tag: str, group: str, description: str) -> Iterator[None]:
-    """Have the jobs that this thread starts bear the name of a group, and end with those of a tag."""
+    """Have the jobs that this thread starts carry the name of a group and a tag, by which they are cancelled."""
     context.setJobGroup(group, description, interruptOnCancel=True)
     context.setLocalProperty("spark.scheduler.pool", group)
     context.addJobTag(tag)  # abandoning a job must not touch the user's own jobs in a group of this name
@@ -82,12 +82,12 @@ def labelled(context: SparkContext, tag: str, group: str, description: str) -> I
 
 
 def is_cancelled(context: SparkContext) -> bool:
-    """Return whether the engine has cancelled what this thread does on Spark, though its code may have caught that."""
+    """Return whether the engine has cancelled this thread's jobs on Spark, even if its code caught the error."""
     return bool(_cancelled) and not _cancelled.isdisjoint(context.getJobTags())
 
 
 class SparkJob(Generic[Result]):
-    """What was started on Spark, until it has ended or was abandoned."""
+    """A job started on Spark, until it has ended or was abandoned."""
 
     def __init__(
         self, context: SparkContext | None, ended: Callable[[Result | Exception], None], tag: str = ""
@@ -100,7 +100,7 @@ class SparkJob(Generic[Result]):
         self._gone = Signal()
 
     def run(self, collect: Callable[[], Result]) -> None:
-        """Run it, and hand over the result."""
+        """Run the job, and pass on the result."""
         try:
             result: Result | Exception = collect()
         except Exception as error:  # Spark's failures are reported; the coordinator continues
@@ -112,18 +112,18 @@ class SparkJob(Generic[Result]):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether something is done for the job still, also after it was abandoned."""
+        """Whether work for the job is still running, even after it was abandoned."""
         return not self._gone.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until nothing more is done for the job, for some seconds at most."""
+        """Wait until no work for the job is running, for some seconds at most."""
         self._gone.wait(max(0.0, seconds))
 
     def abandon(self) -> bool:
         """Cancel the job, whose end is no longer reported; return whether it was running."""
         first = self._is_last()
         if first and self._context is not None:
-            # The JVM may be gone, or the session stopped: PySpark takes it apart then.
+            # The JVM may be gone, or the session stopped: PySpark then removes its attributes.
             with suppress(Py4JError, PySparkException, OSError, AttributeError):
                 if self.is_under_way:
                     _cancelled.add(self.tag)
@@ -137,7 +137,7 @@ class SparkJob(Generic[Result]):
 
 
 def description_of(task: Task) -> str:
-    """Return what Spark shows of a job: its partitions, and the position after which each of them continues."""
+    """Return the description of a job in Spark: its partitions, and the position after which each continues."""
     places = [f"{cursor.partition} after {cursor.position}" for cursor in task.cursors[:_MOST_NAMED]]
     more = len(task.cursors) - len(places)
     return ", ".join(places) + (f" and {more} more" if more > 0 else "")
@@ -157,20 +157,20 @@ def executors_of(context: SparkContext) -> int:
 
 
 def slots_of(context: SparkContext) -> int:
-    """Return how many tasks can run at once, at least 1; Spark's ``defaultParallelism`` is what a setting makes it."""
+    """Return how many tasks can run at once, at least 1; Spark's ``defaultParallelism`` depends on a setting."""
     spark = context._jsc.sc()  # noqa: SLF001 the only way
     at_once: int = spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile())
     return max(1, at_once)
 
 
 class Capacity:
-    """How much Spark runs at once, as it was last seen; executors of a cluster come and go.
+    """How much Spark runs at once, as of the last check; executors of a cluster come and go.
 
-    One thread looks; any may read what it has seen.
+    One thread checks; any may read the result.
 
     Attributes:
-        slots: Tasks at once; 0 before the first look.
-        executors: Those of a cluster; ``None`` before the first look, and with a local master, which has none.
+        slots: Tasks at once; 0 before the first check.
+        executors: Those of a cluster; ``None`` before the first check, and with a local master, which has none.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -180,7 +180,7 @@ class Capacity:
         self._looked = float("-inf")
 
     def look(self, context: SparkContext) -> int:
-        """Return how many tasks can run at once, at least 1. Spark is asked once a second at most."""
+        """Return how many tasks can run at once, at least 1. Spark is queried once a second at most."""
         now = self._clock.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
@@ -190,15 +190,15 @@ class Capacity:
 
 
 def copies_tasks(context: SparkContext) -> bool:
-    """Return whether Spark runs a task twice that takes long."""
+    """Return whether Spark runs a copy of a slow task."""
     return str(context.getConf().get("spark.speculation", "false")).strip().lower() == "true"
 
 
 def spark_failure(error: Exception) -> Failure:
     """Return how a failed job is classified.
 
-    A Python error that reached Spark was raised outside every handler and would be raised again; all else, such as a
-    worker or an executor that died, may pass.
+    A Python error that reached Spark was raised outside every handler and would be raised again; all others, such as
+    the loss of a worker or an executor, may be transient.
     """
     lasting = isinstance(error, PythonException)
     if versions := _OTHER_PYTHON.search(reason_of(error)):
@@ -211,12 +211,12 @@ def spark_failure(error: Exception) -> Failure:
 def _other_python(there: str, here: str) -> Failure:
     fix = f"have PYSPARK_PYTHON name a Python {here} that executors have, or run the driver on Python {there}"
     message = f"Python {there} there, {here} on the driver: {fix}"
-    what = "Spark's workers run another Python"
+    what = "Spark's workers run a different Python version"
     return Failure(Origin.FRAMEWORK, permanent=True, error=what, message=message, code="OCQ-418")
 
 
 def timed_out_call(error: Exception) -> TimedOut | None:
-    """Return the call of a handler that has not returned in time, if that is why a job has failed."""
+    """Return the call of a handler that timed out, if that is why a job failed."""
     text = error.getMessage() if isinstance(error, PythonException) else ""
     return timed_out_of(raised_last(text or ""))
 
@@ -235,7 +235,7 @@ def timed_out_run(context: SparkContext, tag: str) -> TimedOut | None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why a job has failed: what was raised in Python, or what the JVM says, without its stack."""
+    """Return in one line why a job failed: what was raised in Python, or the JVM's message, without its stack."""
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
     if isinstance(error, PythonException) and (raised := raised_last(text or "")):
         return raised[:300]
@@ -246,17 +246,17 @@ def reason_of(error: Exception) -> str:
 
 
 def raised_last(text: str) -> str:
-    """Return the line of a Python traceback that says what was raised last; its other lines are source code."""
+    """Return the line of a Python traceback that names the last exception; its other lines are source code."""
     _, _, last = text.rpartition(_TRACEBACK)
     return next((line.strip() for line in last.splitlines() if line.strip() and not line.startswith(" ")), "")
 
 
 class Stillness:
-    """How long Spark has stood still: tasks wait, and nothing runs.
+    """How long Spark has been stalled: tasks wait, and nothing runs.
 
-    A task that runs may take as long as it likes; one that no executor ever takes up, because the master has no workers
-    or all of them are lost, would silently wait for ever. ``running`` returns how many tasks run now, of all jobs
-    of the program; other jobs can be what a task waits for.
+    A running task may take any time; one that no executor ever picks up, because the master has no workers or all of
+    them are lost, would silently wait forever. ``running`` returns how many tasks run now, of all jobs of the program;
+    other jobs can be what a task waits for.
     """
 
     def __init__(self, running: Callable[[], int], clock: Clock) -> None:
@@ -267,9 +267,9 @@ class Stillness:
         self._still = 0.0
 
     def seconds(self, waiting: Sequence[float]) -> float:
-        """Return for how many seconds nothing has run, given the times at which the tasks under way were started.
+        """Return for how many seconds nothing has run, given the start times of the active tasks.
 
-        Spark is asked once a second at most, and not about tasks that have just begun.
+        Spark is queried once a second at most, and not about tasks that have just begun.
         """
         now = self._clock.monotonic()
         if not waiting or now - max(self._seen, min(waiting)) < _LOOK_SECONDS:

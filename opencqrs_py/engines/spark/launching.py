@@ -1,8 +1,8 @@
-"""Launching a JVM beside this process: its settings, who gets which signal, what of its start is shown, when it ends.
+"""Launching a JVM beside this process: its settings, which process gets which signal, what is shown, when it ends.
 
-PySpark offers no setting for signals and messages; it calls ``Popen``, and that is where we step in. It would pass
-Spark's settings as arguments, which every user of a machine can read; here they are in a properties file that only
-its owner can read, and that is deleted as soon as the JVM runs. Runs on the driver, while the session is opened.
+PySpark offers no setting for signals and messages; it calls ``Popen``, which we intercept. It would pass Spark's
+settings as arguments, which every user of a machine can read; here they are in a properties file that only its owner
+can read, and that is deleted as soon as the JVM runs. Runs on the driver, while the session is opened.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _START_NOISE = (
     "NOTE: Picked up JDK_JAVA_OPTIONS",
     "Picked up JAVA_TOOL_OPTIONS",
 )
-# What it says besides the reason, if it cannot begin.
+# What it prints besides the reason, if it cannot start.
 _REFUSALS = ("Error occurred during initialization of VM", "Error: Could not create", "Error: A fatal exception")
 _LONGEST_FOLDER = 60  # characters; the path of a socket has room for about 100
 _TRACEBACK = b"Traceback (most recent call last):"
 _CUT = (b"BrokenPipeError", b"ConnectionResetError")
-_END_SECONDS = 0.5  # that the end of a JVM is waited for
+_END_SECONDS = 0.5  # to wait for the end of a JVM
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
@@ -58,10 +58,10 @@ _jvms: list[subprocess.Popen[bytes]] = []
 
 
 class Launch:
-    """What a JVM writes to standard output and error. Held while it is launched: it is why one cannot begin.
+    """What a JVM writes to standard output and error. Held back during its launch, since it explains a failed start.
 
     Args:
-        quiet: Whether to hold it, and to leave out what every JVM says at its start.
+        quiet: Whether to hold it back, and to omit what every JVM prints at its start.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -71,12 +71,12 @@ class Launch:
         self._reader: Thread | None = None
 
     def forward(self, reading: int) -> None:
-        """Show from now on what arrives at a file descriptor, or hold it."""
+        """Show from now on what arrives at a file descriptor, or hold it back."""
         self._reader = Thread(target=self._forward, args=(reading,), name="opencqrs-jvm", daemon=True)
         self._reader.start()
 
     def refusal(self) -> str:
-        """Return why the JVM has ended by itself, and show that no more; empty if it has not, or did not say why."""
+        """Return why the JVM has exited, and no longer show that; empty if it has not exited, or gave no reason."""
         if not _jvms or self._reader is None or self._held is None:
             return ""
         with suppress(subprocess.TimeoutExpired):
@@ -90,7 +90,7 @@ class Launch:
         return ""
 
     def show(self) -> None:
-        """Show what was held, and all that follows."""
+        """Show what was held back, and all that follows."""
         with self._lock:
             held, self._held = self._held, None
             _write(b"".join(held or ()))
@@ -126,13 +126,14 @@ def cause_in(lines: Iterable[str]) -> str:
 def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[Launch]:
     """Make PySpark launch its JVM in a separate process group; if the block fails, end it.
 
-    Ctrl-C and whatever else a terminal or a supervisor sends to the whole group is ours to obey. The JVM ends with this
-    process in any case, whose end of its standard input it reads.
+    This process handles Ctrl-C and any other signal that a terminal or a supervisor sends to the whole group. The JVM
+    ends with this process in any case, because it notices when its standard input is closed.
 
-    ``quiet`` leaves out what every JVM says at its start, and holds all else until it runs. What it writes then, such
-    as what handlers print on executors of a local master, is shown on standard error for as long as we show messages.
+    ``quiet`` omits what every JVM prints at its start, and holds everything else back until it runs. What it writes
+    then, such as what handlers print on executors of a local master, is shown on standard error for as long as we show
+    messages.
 
-    ``java_options`` are for this JVM alone, and come before all that the user sets.
+    ``java_options`` apply to this JVM only, and come before the user's own options.
     """
     before, launched, started = signal.getsignal(signal.SIGINT), len(_jvms), Launch(quiet=quiet)
 
@@ -166,7 +167,8 @@ def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[Laun
 def environment_of_launch(environ: Mapping[str, str], java_options: Sequence[str]) -> dict[str, str]:
     """Return the environment of Spark's scripts.
 
-    They start a small JVM first, which only says how to start the other one: it ends before compiling well pays.
+    They first start a small JVM, which only prints how to start the other one: it ends before optimized compilation
+    pays off.
     """
     quoted = " ".join(f'"{option}"' for option in java_options)
     submit = f"{quoted} {environ.get(_JAVA_OPTIONS, '')}".strip()
@@ -188,7 +190,7 @@ def launched_jvm() -> int | None:
 def end_jvms(patience: float = _END_SECONDS) -> None:
     """End the JVMs that were launched here, with their Python workers, and wait for that for some seconds.
 
-    What a JVM has not done by then, such as to delete its files, it does alone.
+    What a JVM has not done by then, such as deleting its files, it does on its own.
     """
     for jvm in _jvms if os.name == "posix" else ():
         with suppress(ProcessLookupError, PermissionError):
@@ -202,9 +204,9 @@ def end_jvms(patience: float = _END_SECONDS) -> None:
 
 
 def by_socket_files() -> dict[str, str]:
-    """Return what lets Java and Python workers of this machine talk through files, where that can be.
+    """Return settings that let Java and Python workers of this machine communicate through files, where possible.
 
-    Through ports of the loopback interface each job waits 40 ms: small packets are held back there. A JVM remembers the
+    Through ports of the loopback interface each job waits 40 ms, because small packets are delayed. A JVM remembers the
     folder for as long as it lives. So there is one for all sessions of a process, for this user only, and none for a
     JVM of another program.
     """
@@ -223,7 +225,7 @@ def _socket_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _forget_jvm() -> None:
-    """Let PySpark launch another JVM next time, even if this one has answered already."""
+    """Let PySpark launch another JVM next time, even if this one has already answered."""
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001 the only way
     SparkSession._instantiatedSession = None  # noqa: SLF001 the only way
 
@@ -251,9 +253,9 @@ def _interrupts_deferred() -> Iterator[None]:
 class _Shown:
     """What is shown of the lines that a JVM and its Python workers write to standard error.
 
-    Left out is what begins like ``noise``, and a traceback of PySpark's daemon alone: a worker whose JVM ends, or has
-    cancelled its task, can no longer answer. Several workers may write theirs at once, line by line. ``held`` are the
-    lines of tracebacks that have not ended.
+    Lines that begin like ``noise`` are omitted, and so are tracebacks of PySpark's daemon alone: a worker whose JVM
+    ends, or has cancelled its task, can no longer answer. Several workers may write theirs at once, line by line.
+    ``held`` are the lines of tracebacks that have not ended.
     """
 
     def __init__(self, noise: tuple[str, ...]) -> None:
@@ -277,9 +279,9 @@ class _Shown:
                 yield line
 
     def at_end(self, rest: bytes) -> bytes:
-        """Return what is shown when no more comes after the lines, and after the beginning of one.
+        """Return what is shown if nothing follows the lines and the beginning of one.
 
-        A worker that is ended while it writes its traceback leaves a part of it, perhaps the first line alone.
+        A worker that is killed while it writes its traceback leaves a part of it, perhaps only the first line.
         """
         if self._noise and self._open and _may_be_of_daemon(self.held):
             return b""
@@ -301,14 +303,14 @@ def _is_frame(line: bytes) -> bool:
 
 
 def _write(text: bytes) -> None:
-    with suppress(OSError):  # no one reads them; the JVM must not block on them
+    with suppress(OSError):  # they are not read; the JVM must not block on them
         while text:
             text = text[os.write(2, text) :]
 
 
 @dataclass(frozen=True)
 class SubmitArguments:
-    """What ``PYSPARK_SUBMIT_ARGS`` says.
+    """The content of ``PYSPARK_SUBMIT_ARGS``.
 
     Attributes:
         settings: Its ``--conf``.
@@ -322,7 +324,7 @@ class SubmitArguments:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SubmitArguments:
-        """Take them from an environment.
+        """Read them from an environment.
 
         Raises:
             EngineError: OCQ-402, if they cannot be split.
@@ -362,8 +364,8 @@ def properties_text(settings: Mapping[str, str]) -> str:
 def settings_by_file(settings: Mapping[str, str]) -> Iterator[None]:
     """Have a JVM that PySpark launches in this block read settings from a file, which exists as long as the block.
 
-    What the user's ``PYSPARK_SUBMIT_ARGS`` sets is in the file, too, and wins. ``spark-defaults.conf`` applies unless
-    those arguments name a properties file, as without this block.
+    The settings in the user's ``PYSPARK_SUBMIT_ARGS`` are in the file, too, and take precedence.
+    ``spark-defaults.conf`` applies unless those arguments name a properties file, as without this block.
     """
     before = os.environ.get(_ARGUMENTS)
     submitted = SubmitArguments.of(os.environ)
@@ -401,7 +403,7 @@ def value_before_launch(key: str, settings: Mapping[str, str], environ: Mapping[
 
 
 def _escaped(text: str) -> str:
-    """Escape what has a meaning in a key or in a value; more than necessary does no harm."""
+    """Escape what has a meaning in a key or in a value; unnecessary escapes are harmless."""
     return "".join(
         _ESCAPED.get(c) or (f"\\{c}" if c in " =:#!" else c if c.isascii() else _as_unicode(c)) for c in text
     )

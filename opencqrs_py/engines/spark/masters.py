@@ -1,4 +1,4 @@
-"""Whether a Spark master can be reached and authenticates programs, and why it does not take this one.
+"""Whether a Spark master can be reached and authenticates programs, and why it does not accept this one.
 
 Spark itself would try for a minute to reach a master, and then give no reason; with YARN it tries for many minutes.
 Without ``spark.authenticate``, each program that reaches a port of the driver or of an executor can fetch the blocks
@@ -24,7 +24,7 @@ from opencqrs_py.engines.spark.cluster_addresses import (
 )
 from opencqrs_py.errors import EngineError
 
-ANSWER_SECONDS = 5.0  # that a master has to accept a connection
+ANSWER_SECONDS = 5.0  # for a master to accept a connection
 _STANDALONE = "spark://"
 _OTHERS = re.compile(r"local(\[(\*|[1-9]\d*)( *, *\d+)?\])?|local-cluster\[( *\d+ *,){2} *\d+ *\]|yarn|k8s://.+")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@,\[\]]+):(?P<port>\d{1,5})")
@@ -37,7 +37,7 @@ SECURE_CLUSTER: Mapping[str, str] = {"spark.network.crypto.enabled": "true", "sp
 """Defaults with a cluster."""
 
 NEEDS_AUTHENTICATION = "spark.network.crypto.enabled"
-"""Spark does not start with it and without ``spark.authenticate``."""
+"""With it, Spark does not start without ``spark.authenticate``."""
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _OWN_SECRETS = re.compile(r"yarn|k8s://.*")
@@ -51,12 +51,12 @@ def require_form(master: str) -> None:
 def require_master(master: str, launch: Launch | None = None) -> None:
     """Refuse a master that does not accept a connection; of several, one is enough.
 
-    With Kubernetes it is the API server that is tried, with YARN the ResourceManager.
+    With Kubernetes the API server is tried, with YARN the ResourceManager.
 
     Args:
         master: Spark master URL.
-        launch: What the JVM will find; ``None`` if another program has launched it. Then only the form is checked of
-            masters that are not those of a standalone cluster.
+        launch: What the JVM will find; ``None`` if another program has launched it. Then, except for standalone
+            clusters, only the form of the master is checked.
 
     Raises:
         EngineError: OCQ-350 with each address and why it cannot be reached, OCQ-351 if it is not a URL of a master.
@@ -75,7 +75,7 @@ def require_master(master: str, launch: Launch | None = None) -> None:
         )
         if yarn_site(launch) is None:
             what += ", which no yarn-site.xml names,"
-            fix = "set HADOOP_CONF_DIR to the folder of the cluster's yarn-site.xml: there is none in it"
+            fix = "set HADOOP_CONF_DIR to the folder of the cluster's yarn-site.xml: it contains none"
     if reasons := _unreachable(addresses, ANSWER_SECONDS):
         raise EngineError("OCQ-350", f"{what} cannot be reached: {'; '.join(reasons)}", _where(master), fix)
 
@@ -92,9 +92,9 @@ def _where(master: str) -> str:
 
 
 def not_registered(master: str, reason: str) -> EngineError | None:
-    """Return why a standalone cluster did not take this program; ``reason`` is what Spark says.
+    """Return why a standalone cluster did not accept this program; ``reason`` is Spark's message.
 
-    ``None`` with another kind of master, and for settings that Spark refuses before it asks one.
+    ``None`` with another kind of master, and for settings that Spark refuses before it contacts one.
     """
     if not master.startswith(_STANDALONE) or "INVALID_SPARK_CONFIG" in reason:
         return None
@@ -126,7 +126,7 @@ def _addresses(master: str) -> list[tuple[str, int]]:
 
 
 def _unreachable(addresses: Sequence[tuple[str, int]], seconds: float) -> list[str]:
-    """Return why each address cannot be reached; nothing if one can. All are tried at once, since names take time."""
+    """Return why each address cannot be reached; nothing if one can. All are tried at once, since DNS takes time."""
     if not addresses:
         return []
     answers: SimpleQueue[tuple[tuple[str, int], str]] = SimpleQueue()
@@ -180,7 +180,7 @@ def refuse_unauthenticated(master: str, authenticate: str | None, *, existing: b
     Args:
         master: Spark master URL.
         authenticate: The value of ``spark.authenticate``, ``None`` if it is not set.
-        existing: Whether the session was active before, made by the program itself.
+        existing: Whether the session was already active, opened by the program itself.
 
     Raises:
         EngineError: OCQ-404, unless ``authenticate`` is true.

@@ -1,4 +1,4 @@
-"""The Spark sessions that were opened in this process, and who uses them: the last user stops a session."""
+"""The Spark sessions that were opened in this process, and their users: the last user stops a session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 @dataclass(eq=False)
 class _Use:
-    """Who uses a session, and the folders from which it serves files to executors until it is stopped."""
+    """The users of a session, and the folders from which it serves files to executors until it is stopped."""
 
     users: set[Hashable] = field(default_factory=set)
     folders: list[TemporaryDirectory[str]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class OpenedSessions:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a session is being stopped, which still seems to be there."""
+        """Whether a session is being stopped, which still seems to exist."""
         with self._lock:
             return any(thread.is_alive() for thread in self._stopping)
 
@@ -54,7 +54,7 @@ class OpenedSessions:
             self._uses.setdefault(session.sparkContext, _Use()).users.add(user)
 
     def joined(self, session: SparkSession, user: Hashable) -> bool:
-        """Note that a user uses a session too, if it was opened here; return ``False`` if it is being stopped."""
+        """Note that a user also uses a session, if it was opened here; return ``False`` if it is being stopped."""
         with self._lock:
             if self.is_stopping:
                 return False
@@ -95,4 +95,4 @@ def _stop(session: SparkSession, folders: list[TemporaryDirectory[str]]) -> None
 
 
 OPENED = OpenedSessions()
-"""Those of this process."""
+"""The sessions of this process."""

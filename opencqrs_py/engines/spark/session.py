@@ -1,4 +1,4 @@
-"""The Spark session: opened quietly, on a Java that is there, with Python workers like the driver.
+"""The Spark session: opened quietly, on an available Java, with Python workers like the driver.
 
 Runs on the driver, once per engine.
 """
@@ -63,7 +63,7 @@ _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 _CLOSE_SECONDS = 30.0
 _SIGNAL_SECONDS = 0.1  # within which an interrupt that another thread gets ends a wait for the session
 _CLOSE_SECONDS_ON_OTHERS = (
-    120.0  # a session left there keeps other programs from opening one; a busy machine takes long
+    120.0  # a session left there prevents other programs from opening one; a busy machine takes long
 )
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _ZONE = "spark.sql.session.timeZone"
@@ -85,12 +85,12 @@ class SessionSettings:
 
     Attributes:
         master: Spark master URL, such as ``local[*]`` or ``spark://host:7077``.
-        conf: Further Spark settings; they win over ours.
+        conf: Further Spark settings; they override ours.
         name: Application name.
-        sources: The user's Python files, which travel to a cluster's executors, each with its place there.
+        sources: The user's Python files, which are sent to a cluster's executors, each with its place there.
         roots: Folders on this machine from which these files are imported.
         verbose: Whether Spark's own log is shown.
-        allow_unauthenticated: Whether to allow a Spark that does not authenticate the programs that connect to it.
+        allow_unauthenticated: Whether a Spark that does not authenticate connecting programs may be used.
         moves_rows: Whether rows travel through the driver's JVM, as those of data frames do.
     """
 
@@ -105,7 +105,7 @@ class SessionSettings:
 
 
 class Sessions:
-    """Opens one session, and closes it unless it was there before. Those of one process share it; the last closes it.
+    """Opens one session, and closes it unless it existed before. Users in one process share it; the last closes it.
 
     Args:
         settings: How to open it.
@@ -118,7 +118,7 @@ class Sessions:
         self._session: SparkSession | None = None
         self._opening: Thread | None = None
         self._closed = False
-        self._launches = False  # a JVM, and not only a session on one that runs already
+        self._launches = False  # a JVM, and not only a session on a running one
         self._folder: TemporaryDirectory[str] | None = None
         self._kept = KeptRecipes()
         self._being_opened = RLock()
@@ -148,20 +148,20 @@ class Sessions:
 
     @property
     def will_start(self) -> str:
-        """The master on which ``open`` will start a session; empty if there is one already."""
+        """The master on which ``open`` will start a session; empty if one exists already."""
         is_there = self._session is not None or self._found() is not None
         return "" if is_there else self._master
 
     def open(self) -> SparkSession:
-        """Return the session that was handed in, else the one that is active in this process, else a new one.
+        """Return the session that was passed in, else the one that is active in this process, else a new one.
 
-        On the main thread a new one is opened on another thread and waited for: there PySpark would take Ctrl-C for
+        On the main thread a new one is opened on another thread and waited for: there PySpark would handle Ctrl-C
         itself, and an interrupt in the middle of a call of Java ends in pages of stack traces.
 
         Raises:
             EngineError: OCQ-401 without a Java, OCQ-402 if Spark does not start, OCQ-404 if it has no authentication;
-                OCQ-350 to OCQ-352, if it is not taken by the master; OCQ-416 or OCQ-417, if the one that is there
-                cannot run groups.
+                OCQ-350 to OCQ-352, if the master does not accept it; OCQ-416 or OCQ-417, if the existing one cannot
+                run groups.
         """
         if current_thread() is main_thread() and self._session is None and self._found() is None:
             return self._opened_elsewhere()
@@ -190,7 +190,7 @@ class Sessions:
 
     @contextmanager
     def used(self) -> Iterator[SparkSession]:
-        """Open the session if need be, and use it: ``close`` waits for the end of the block, within its patience.
+        """Open the session if necessary, and use it: ``close`` waits for the end of the block, within its patience.
 
         Raises:
             EngineError: As ``open`` does.
@@ -204,7 +204,7 @@ class Sessions:
                 self._uses -= 1
                 self._unused.notify_all()
                 left_open = self._closed and not self._uses
-            if left_open:  # it has been opened after the close, or the close has not waited any longer
+            if left_open:  # it was opened after the close, or the close stopped waiting
                 self._stop(_CLOSE_SECONDS)
 
     def _opened(self) -> SparkSession:
@@ -220,9 +220,9 @@ class Sessions:
         return self._session
 
     def _joined(self) -> tuple[SparkSession, bool]:
-        """Use the session that is there, or start one; return it, and whether it was there."""
+        """Use the existing session, or start one; return it, and whether it existed."""
         while True:
-            OPENED.await_stops()  # one that is half closed would still seem to be there
+            OPENED.await_stops()  # one that is half closed would still seem to exist
             with OPENED.starting:
                 existing = None if OPENED.is_stopping else self._found()
                 if existing is None and not OPENED.is_stopping:
@@ -236,7 +236,7 @@ class Sessions:
     def begin(self, opened: Callable[[SparkSession | Exception], None]) -> None:
         """Open the session on a separate thread, which calls ``opened`` with it, or with the error.
 
-        Nothing is called if the sessions are closed meanwhile.
+        Nothing is called if the sessions are closed in the meantime.
 
         Raises:
             EngineError: As ``open`` does, where it is known before the launch: OCQ-350, OCQ-351, OCQ-401.
@@ -249,7 +249,7 @@ class Sessions:
         self._opening.start()
 
     def _found(self) -> SparkSession | None:
-        """Return the session that is there already, ``None`` if one is to be opened.
+        """Return the existing session, ``None`` if one has to be opened.
 
         Raises:
             EngineError: OCQ-416 or OCQ-417, if it cannot run groups.
@@ -280,7 +280,7 @@ class Sessions:
             self._stop(_CLOSE_SECONDS)
 
     def check(self) -> None:
-        """Ask the JVM for a sign of life; raise ``Py4JError`` or ``OSError`` if there is none."""
+        """Ping the JVM; raise ``Py4JError`` or ``OSError`` if it does not answer."""
         if self._session is not None:
             _require_life(self._session)
 
@@ -292,7 +292,7 @@ class Sessions:
         """Return what is sent to tasks instead of a recipe. The session must be open.
 
         With a local master that is the name of a file, and no secret. Executors of a cluster can read no file of this
-        machine: they are sent the recipe, encrypted unless Spark is set otherwise.
+        machine: they are sent the recipe, encrypted unless Spark is configured otherwise.
         """
         context = self.open().sparkContext
         if not is_local(str(context.master)):
@@ -316,8 +316,8 @@ class Sessions:
     def close(self, patience: float = _CLOSE_SECONDS) -> None:
         """Stop the session if it was started here. After ``patience`` seconds that continues in the background.
 
-        One that is being opened is stopped when it is open, or the JVM that it launches ends. On a JVM that was there
-        before, each is waited for longer: there it would outlive this process, and keep others from opening one.
+        One that is being opened is stopped when it is open, or the JVM that it launches ends. On a JVM that existed
+        before, each is waited for longer: there it would outlive this process, and prevent others from opening one.
         """
         self._closed = True
         until = time.monotonic() + patience
@@ -361,7 +361,7 @@ class Sessions:
             logging.getLogger().addFilter(_is_news)
         with launching(quiet=not self._settings.verbose, java_options=options) as launch:
             try:
-                with settings_by_file(conf):  # the context would pass them to a JVM that it launches as arguments
+                with settings_by_file(conf):  # the context would pass them as arguments to a JVM that it launches
                     SparkContext._ensure_initialized()  # noqa: SLF001 the only way
                 self._session = session = builder.getOrCreate()
             except Exception as error:
@@ -374,7 +374,7 @@ class Sessions:
         return session
 
     def _compiler_options(self) -> tuple[str, ...]:
-        """Return how the JVM compiles: if no rows pass through it, to optimize only takes cores from handlers."""
+        """Return how the JVM compiles: if no rows pass through it, optimizing only takes cores from handlers."""
         return () if self._settings.moves_rows else ("-XX:TieredStopAtLevel=1",)
 
     def _class_archive(self, java: Java) -> ClassArchive | None:
@@ -418,20 +418,20 @@ class Sessions:
         return conf
 
     def _options_with_quiet_logs(self) -> str:
-        """Return the options of the driver's Java: ours, and after them those that are set, which win."""
+        """Return the options of the driver's Java: ours, then the configured ones, which take precedence."""
         return f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()} {self._said(_DRIVER_OPTIONS) or ''}".rstrip()
 
     def _defaults(self) -> dict[str, str]:
         conf = {
             "spark.executorEnv.PYTHONPATH": str(_PACKAGE_PARENT),
             "spark.scheduler.mode": "FAIR",
-            "spark.python.task.killTimeout": "200ms",  # of a worker whose task was cancelled; it cannot end in order
-            "spark.task.maxFailures": "1",  # a failed task is ours to repeat, from the progress in the database
+            "spark.python.task.killTimeout": "200ms",  # of a worker whose task was cancelled; it cannot exit cleanly
+            "spark.task.maxFailures": "1",  # this engine repeats a failed task, from the progress in the database
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }
         if self._said(_ZONE) is None:
-            conf[_ZONE] = "UTC"  # else days and hours would be those of the zone of the machine
+            conf[_ZONE] = "UTC"  # else days and hours would be those of the machine's time zone
         conf |= SECURE_LOCAL if is_local(self._master) else SECURE_CLUSTER
         if self._settings.allow_unauthenticated and not self._authenticates:
             conf.pop(NEEDS_AUTHENTICATION, None)
@@ -443,7 +443,7 @@ class Sessions:
 
     @property
     def _authenticates(self) -> bool:
-        """Whether what is set has Spark authenticate the programs that connect to it."""
+        """Whether the settings have Spark authenticate the programs that connect to it."""
         return (self._said("spark.authenticate") or "").strip().lower() == "true"
 
     def _said(self, key: str) -> str | None:
@@ -451,16 +451,16 @@ class Sessions:
         return value_before_launch(key, self._settings.conf, os.environ, _find_spark_home())
 
     def _share_sources(self, session: SparkSession) -> None:
-        """Have workers find the user's modules, by which functions in data frames are named."""
+        """Have workers find the user's modules, which functions in data frames refer to."""
         if str(session.sparkContext.master).startswith("local"):
             _find_modules_in(self._settings.roots, session.sparkContext)
         elif self._settings.sources:
             self._ship_sources(session)
 
     def _ship_sources(self, session: SparkSession) -> None:
-        """Send the user's modules along, as the executors run elsewhere."""
+        """Send the user's modules along, because the executors run elsewhere."""
         self._folder = TemporaryDirectory(prefix="opencqrs-")
-        # Spark's file server asks for no secret, so the name is one.
+        # Spark's file server requires no secret, so the name is one.
         archive = Path(self._folder.name, f"opencqrs_project_{secrets.token_hex(16)}.zip")
         with zipfile.ZipFile(archive, "w") as packed:
             for file, place in self._settings.sources:
@@ -471,16 +471,16 @@ class Sessions:
 def _find_modules_in(roots: Sequence[str], context: SparkContext) -> None:
     """Have workers on this machine look for modules in folders, too, after the folder in which they run.
 
-    Each task makes paths of these names, below the folder of Spark's files if they are relative. PYTHONPATH would do
-    from the start of a worker: a file of the project called as a module of Python would keep it from starting.
+    Each task makes paths of these names, below the folder of Spark's files if they are relative. PYTHONPATH would apply
+    from the start of a worker: a project file with the name of a Python module would prevent it from starting.
     """
-    known: list[str] | None = getattr(context, "_python_includes", None)  # addPyFile takes no folder
+    known: list[str] | None = getattr(context, "_python_includes", None)  # addPyFile does not accept a folder
     if known is not None:
         known += [root for root in dict.fromkeys(map(os.path.abspath, filter(None, roots))) if root not in known]
 
 
 def active_session() -> SparkSession | None:
-    """Return the session that runs in this process, whichever thread has opened it; ``None`` if none does."""
+    """Return the running session of this process, whichever thread opened it; ``None`` if there is none."""
     session = SparkSession.getActiveSession()  # of this thread
     if session is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 the only way
         session = SparkSession.builder.getOrCreate()
@@ -490,8 +490,8 @@ def active_session() -> SparkSession | None:
 def is_gone(session: SparkSession, error: BaseException) -> bool:
     """Return whether an error means that the JVM is gone, or that the session was stopped.
 
-    PySpark takes a session apart then, so its own calls fail for want of an attribute. Each of these errors may have
-    another reason, so the JVM is asked.
+    PySpark then removes a session's attributes, so its own calls fail with ``AttributeError``. Each of these errors may
+    have another reason, so the JVM is queried.
     """
     if not isinstance(error, Py4JError | OSError | AttributeError):
         return False
@@ -509,10 +509,10 @@ def _require_life(session: SparkSession) -> None:
 
 
 def python_of_workers() -> str:
-    """Start a small local Spark, and return the version of Python that a worker of it runs.
+    """Start a small local Spark, and return the Python version of its workers.
 
     Raises:
-        EngineError: OCQ-401 or OCQ-402, if it does not come up.
+        EngineError: OCQ-401 or OCQ-402, if it does not start.
     """
     sessions = Sessions(SessionSettings(master="local[1]", name="opencqrs doctor"))
     try:
@@ -576,7 +576,7 @@ def _reason(error: Exception) -> str:
 
 
 def _hush(session: SparkSession) -> None:
-    """Keep PySpark from printing what the engine reports: that the JVM is gone, and errors that a handler is given."""
+    """Prevent PySpark from printing what the engine reports: that the JVM is gone, and errors that handlers get."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 another kind of logger under these names would fail
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -586,7 +586,7 @@ def _hush(session: SparkSession) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a record is not py4j's, with a trace, that the JVM is gone: also while Spark starts."""
+    """Return ``False`` for py4j's record, with a trace, that the JVM is gone: also while Spark starts."""
     message = record.msg  # may be anything, such as a data frame, whose comparison has no truth value
     return not isinstance(message, str) or message != "Exception while sending command."
 

@@ -1,6 +1,6 @@
-"""Slots: how many tasks each group may start, so that none takes what others need; and whether slow ones hold them all.
+"""Slots: how many tasks each group may start, so that none starves the others; and whether slow ones hold them all.
 
-Runs on the driver. A slot is room for one task that Spark runs at once. Pure decisions.
+Runs on the driver. A slot is room for one task that Spark runs at a time. Pure decisions.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from opencqrs_py.processing.ports import Clock
 
 HELD_SECONDS = 10.0
-"""After which slots are held that do not come back: a task ends after two seconds unless an event is slow."""
+"""After which slots count as held: a task ends after two seconds unless an event is slow."""
 
 _FIX = (
-    "bound a group by spark.max-tasks-per-group, give calls up by processing.handler-timeout, or give Spark more cores"
+    "limit a group with spark.max-tasks-per-group, abandon long calls with processing.handler-timeout, "
+    "or give Spark more cores"
 )
 
 
@@ -27,7 +28,7 @@ def shares(
 
     Args:
         waiting: For each group with work, the number of tasks; the group that has waited longest comes first.
-        running: How many tasks of each group are under way.
+        running: How many tasks of each group are active.
         slots: Tasks that can run at once.
         most: Most tasks of one group; ``None`` for as many as there are slots.
     """
@@ -44,7 +45,7 @@ def shares(
 
 
 class HeldSlots:
-    """Whether slow events hold all slots while other partitions wait, so that it is reported once, and its end.
+    """Whether slow events hold all slots while other partitions wait; the beginning and the end are reported once each.
 
     Attributes:
         held: Whether they do.
@@ -57,19 +58,20 @@ class HeldSlots:
     def news(
         self, slots: int, tasks: Sequence[tuple[str, float]], waiting: Callable[[], Mapping[str, int]]
     ) -> str | None:
-        """Return a line when all slots become held, and when that is over.
+        """Return a line when all slots become held, and when that ends.
 
         Args:
             slots: How many there are; 0 if that is not known.
-            tasks: The group of each task that has one, and when it was started.
-            waiting: Returns for each group how many partitions wait for one; called only while slow tasks have all.
+            tasks: The group and start time of each task that has a slot.
+            waiting: Returns for each group how many partitions wait for a slot; called only while slow tasks hold all
+                slots.
         """
         before, now = self.held, self._clock.monotonic()
         slow = [(group, now - since) for group, since in tasks if now - since >= HELD_SECONDS]
         wait = waiting() if 0 < slots <= len(slow) else {}
         self.held = bool(wait)
         if before and not self.held:
-            return "slow events do not hold all slots of Spark any more"
+            return "slow events no longer hold all Spark slots"
         return _line_of(slots, slow, wait) if self.held and not before else None
 
 
@@ -77,5 +79,5 @@ def _line_of(slots: int, slow: Sequence[tuple[str, float]], waiting: Mapping[str
     counts, longest = Counter(group for group, _ in slow), dict(sorted(slow, key=lambda task: task[1]))
     holders = ", ".join(f"{group} {count} for {longest[group]:.0f} s" for group, count in counts.most_common())
     of_groups = ", ".join(f"{group} {count}" for group, count in waiting.items())
-    have = "the slot of Spark is" if slots == 1 else f"all {slots} slots of Spark are"
+    have = "the only Spark slot is" if slots == 1 else f"all {slots} Spark slots are"
     return f"{have} held by slow events ({holders}), while partitions wait ({of_groups}): {_FIX}"

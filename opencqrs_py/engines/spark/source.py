@@ -2,7 +2,7 @@
 
 ``read`` runs on executors, once per range of positions, and opens the store there; all else runs on the driver, in a
 Python worker that Spark starts for planning (batch) or for as long as the query lives (stream). The source, its options
-and its readers are pickled: they hold how to open a store and what to read, nothing open.
+and its readers are pickled: they describe how to open a store and what to read, and hold nothing open.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ class EventLogSource(DataSource):
 
     Options: ``url`` (of the store), ``subject`` (default ``/``), ``recursive`` (default ``true``), ``types`` (separated
     by commas), ``from`` and ``to`` (first and last position, or times), ``schema`` (fields of the data that become
-    columns) and ``fieldPrefix`` (what their names begin with), ``ranges`` (most parts read side by side) and
-    ``maxEventsPerTrigger`` (most events of a micro-batch). They are described in
-    ``docs/how-to/query-with-spark.md``. ``mapping.table`` and others of its kind name a table of another system, as the
-    settings below ``event-store.mapping`` do.
+    columns) and ``fieldPrefix`` (what their names begin with), ``ranges`` (most parts read in parallel) and
+    ``maxEventsPerTrigger`` (most events of a micro-batch). They are described in ``docs/how-to/query-with-spark.md``.
+    ``mapping.table`` and others of its kind name a table of another system, as the settings below
+    ``event-store.mapping`` do.
 
     Rows: position (BIGINT, the store's global order), id, source, subject, type, time (TIMESTAMP), content_type,
     payload (the data as VARIANT), extensions (other attributes as MAP<STRING,STRING>). With the option ``schema`` the
-    fields that it names replace content_type and payload. ``.schema(…)`` names fewer of all of these, and can
-    ask for time, payload and extensions as STRING, as they are stored.
+    fields that it names replace content_type and payload. ``.schema(…)`` selects some of all of these, and can request
+    time, payload and extensions as STRING, as they are stored.
     """
 
     ranges: ClassVar[int] = 8
-    """Most ranges that are read side by side, where no option says it."""
+    """Most ranges that are read in parallel, unless an option sets it."""
 
     push_filters: ClassVar[bool] = False
-    """Whether the store checks what it can of a query's WHERE; see ``FilteringReader`` for when that is right."""
+    """Whether the store checks what it can of a query's WHERE; see ``FilteringReader`` for when that is correct."""
 
     @classmethod
     def name(cls) -> str:
@@ -83,11 +83,11 @@ class EventLogSource(DataSource):
         """Open the event store, or the table that a mapping names; on the driver and on executors.
 
         Raises:
-            ExplainedError: If it can be seen from the URL that there is none.
+            ExplainedError: If the URL shows that there is none.
         """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Check the options, so that a mistake shows at ``load()``."""
+        """Check the options, so that an error is raised by ``load()``."""
         super().__init__(options)
         with told_plainly():
             self._scope = scope_of(self.options, self.ranges)
@@ -128,21 +128,21 @@ def _refuse_writing() -> NoReturn:
 
 @runtime_checkable
 class Renewable(Protocol):
-    """What event sources also have that hold on to what they have seen of the log.
+    """Further methods of event sources that keep what they have seen of the log.
 
     Spark's Python workers live on from query to query, and keep sources open.
     """
 
     def renew(self) -> None:
-        """Begin again, at the start of a query, with what is there now."""
+        """Start again, at the start of a query, with the current log."""
         ...
 
 
 @runtime_checkable
 class Replaceable(Renewable, Protocol):
-    """What event sources also have whose log can be replaced by another one at the same place, as files can.
+    """Further methods of event sources whose log can be replaced by another one at the same place, as files can.
 
-    They refuse what was changed since they were renewed.
+    They refuse a log that was changed since they were renewed.
     """
 
     def state(self) -> object:
@@ -150,13 +150,13 @@ class Replaceable(Renewable, Protocol):
         ...
 
     def expect(self, state: Any) -> None:
-        """See that the log is the one of a state, which may have grown, or raise an ``ExplainedError``."""
+        """Check that the log is the one of a state, which may have grown, or raise an ``ExplainedError``."""
         ...
 
 
 @runtime_checkable
 class Columnar(Protocol):
-    """What event sources also have that read single attributes, without an object for each event."""
+    """Further methods of event sources that read single attributes, without an object for each event."""
 
     def read_columns(
         self, after: int, limit: int, selection: Selection, upto: int, columns: Sequence[str]
@@ -171,10 +171,10 @@ class Columnar(Protocol):
 
 @contextmanager
 def told_plainly(source: EventSource | None = None) -> Iterator[None]:
-    """Let an error that is written for a person reach the person without the stack trace before it.
+    """Show an error that is written for a person without the stack trace before it.
 
     Raises:
-        EngineError: OCQ-412 instead of a driver's error, if it means that ``source`` does not answer.
+        EngineError: OCQ-412 instead of a driver's error, if it means that ``source`` is unavailable.
     """
     try:
         yield
@@ -186,12 +186,12 @@ def told_plainly(source: EventSource | None = None) -> Iterator[None]:
             raise
         os.environ[_HIDE_TRACEBACK] = "1"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        fix = "read again when it answers; a stream continues from its checkpoint"
-        raise EngineError("OCQ-412", f"the event store does not answer ({reason})", _FORMAT, fix) from error
+        fix = "read again when it is available; a stream continues from its checkpoint"
+        raise EngineError("OCQ-412", f"the event store is unavailable ({reason})", _FORMAT, fix) from error
 
 
 class _Reader:
-    """What both readers share: how to open the store, what to read of it, and which columns to make of that."""
+    """What both readers share: how to open the store, what to read from it, and which columns to make."""
 
     def __init__(self, open_source: Opener, scope: Scope, columns: ReadColumns) -> None:
         self._open = open_source
@@ -220,7 +220,7 @@ class _Reader:
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """Reads everything up to the head as it is when the query is planned, in ranges side by side."""
+    """Reads everything up to the head at the time the query is planned, in parallel ranges."""
 
     def partitions(self) -> Sequence[Range]:
         """Return the ranges, at least one."""
@@ -234,7 +234,7 @@ class FilteringReader(BatchReader):
     """Reads in batches, and has the store check what it can of a query's WHERE.
 
     Only for data frames that are used in one query: Spark 4.3 plans the ranges once for all queries of a data frame,
-    with the filters of the query that it planned last, and so gives the others too few events.
+    with the filters of the query that it planned last, and so returns too few events for the others.
 
     Source:
         ``PythonScanBuilder.pushFilters`` and ``PythonDataSourceV2.setReadInfo`` of Spark 4.3; fixed for Spark 5 in
@@ -262,7 +262,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, open_source: Opener, scope: Scope, columns: ReadColumns) -> None:
         super().__init__(open_source, scope, columns)
-        self._head = 0  # as it was seen last
+        self._head = 0  # as last seen
         self._target: int | None = None  # where a query with Trigger.AvailableNow ends
         self._begun = False
         self._verified = False
@@ -302,7 +302,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return start if end == position else _offset(source, end)
 
     def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802 Spark's name
-        """Return the head as it was seen last; with it, the query's progress shows how far behind it is."""
+        """Return the head as last seen; with it, the query's progress shows how far behind it is."""
         return {"position": self._head} if self._head else None
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[Range]:
@@ -317,7 +317,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return self._ranges(source, start["position"], end["position"])
 
     def _verify(self, source: EventSource, offset: StreamOffset) -> None:
-        """Compare the log with an offset, if that says to which log it belongs."""
+        """Compare the log with an offset, if the offset identifies its log."""
         mark = offset.get("log")
         if mark is not None:
             source.verify(offset["position"], mark)
@@ -325,7 +325,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @contextmanager
     def _log(self) -> Iterator[EventSource]:
-        """Open the log; whatever finds that it is another one, the store or ``_verify``, advises about the query."""
+        """Open the log; if the store or ``_verify`` finds that it is another one, the error advises about the query."""
         renewed, self._begun = not self._begun, True
         try:
             with self._opened(renewed=renewed) as source:
@@ -349,7 +349,8 @@ def batches(source: EventSource, selection: Selection, span: Range, columns: Rea
         Batches of up to 10,000 events and about 16 MB, in the order of positions.
 
     Raises:
-        EngineError: OCQ-411, if the log ends before the range does; OCQ-419, if an event has what a column cannot hold.
+        EngineError: OCQ-411, if the log ends before the range does; OCQ-419, if an event has a value that a column
+            cannot hold.
     """
     after, limit = span.after, _FIRST_ROWS
     while after < span.upto:
@@ -389,8 +390,8 @@ def admitted(source: EventSource, selection: Selection, span: Range, most: int) 
 
 
 def shorter(position: int, end: int) -> EngineError:
-    """Return the error that the log ends at ``end``, although ``position`` was read before."""
-    what = f"the log ends at position {end}, but {position} was there before: it is another log, or was restored"
+    """Return the error for a log that ends at ``end``, although ``position`` was read before."""
+    what = f"the log ends at position {end}, but position {position} existed before: it is another log, or was restored"
     fix = "read the whole log again; a stream needs a new checkpoint folder for it"
     return EngineError("OCQ-411", what, _FORMAT, fix)
 

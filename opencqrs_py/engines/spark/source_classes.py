@@ -1,6 +1,6 @@
 """Event classes as columns: the fields of a class, which the option ``schema`` names as ``module:Class``.
 
-Runs in the Python workers in which Spark plans; executors get the columns, and need not have the class.
+Runs in the Python workers in which Spark plans; executors get the columns, and do not need the class.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _REACH = "put the module where Spark's Python workers find it: beside the progra
 
 
 class EventClass(NamedTuple):
-    """What the data source needs of an event class.
+    """What the data source needs from an event class.
 
     Attributes:
         fields: Its fields as columns.
-        type: The event type that ``@event_type`` gave to it, ``None`` for none.
+        type: The event type from ``@event_type``, ``None`` for none.
     """
 
     fields: StructType
@@ -49,7 +49,7 @@ class EventClass(NamedTuple):
 
 
 def read_class(path: str) -> EventClass:
-    """Return what a class is that ``module:Class`` names.
+    """Return the description of the class that ``module:Class`` names.
 
     Raises:
         EngineError: OCQ-410, if it cannot be imported, or a field has no column.
@@ -71,10 +71,10 @@ def read_class(path: str) -> EventClass:
 def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
     if module == "__main__":
-        raise _refused(path, "Spark's Python workers run another main module", "put the class into a module of its own")
+        raise _refused(path, "Spark's Python workers run another main module", "move the class to its own module")
     try:
         return reduce(getattr, name.split("."), import_module(module))
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # anything that the module raises when it is imported
         what = f"it cannot be imported ({type(error).__name__}: {error})"
         raise _refused(path, what, _REACH) from None
 

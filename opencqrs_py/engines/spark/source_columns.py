@@ -1,7 +1,7 @@
-"""The columns of a data frame of events: which there can be, which are wanted, and how rows of a store become them.
+"""The columns of a data frame of events: which exist, which are wanted, and how rows of a store are converted to them.
 
-What is wanted is decided on the driver, in Spark's workers that plan; the batches are made on executors. Python data
-sources do not learn which columns a query needs, so only ``.schema(…)`` leaves some out, and then the store does not
+The wanted columns are determined on the driver, in Spark's planning workers; the batches are made on executors. Python
+data sources are not told which columns a query needs, so only ``.schema(…)`` omits some, and then the store does not
 read them.
 """
 
@@ -46,10 +46,10 @@ _TYPES: dict[str, tuple[DataType, ...]] = {
 """The columns of an event, each with its usual type and the others that it can have."""
 
 _BESIDE_DATA = ("position", "id", "source", "subject", "type", "time", "extensions")
-_WAYS = "leave .schema(…) out, or name some of these columns there; fields of the data are named in the option 'schema'"
+_WAYS = "remove .schema(…), or name some of these columns there; fields of the data are named in the option 'schema'"
 
 Maker = Callable[[Sequence[int], Sequence[Any]], pa.Array]
-"""Makes a column of what a store has read; the positions are for messages."""
+"""Makes a column from what a store has read; the positions are for messages."""
 
 
 class ReadColumns:
@@ -76,12 +76,12 @@ class ReadColumns:
         """Return rows, of which there is at least one, as a batch, and about how many bytes all this takes.
 
         Args:
-            rows: Each with the values of ``read``; of a long payload a short column may be all that is left.
+            rows: Each with the values of ``read``; a long payload may be reduced to a short column.
 
         Raises:
-            EngineError: OCQ-419, if an event has what a column cannot hold.
+            EngineError: OCQ-419, if an event has a value that a column cannot hold.
         """
-        # Not zip(*rows): an iterator for each row would keep the garbage collector busy for longer than all the rest.
+        # Not zip(*rows): an iterator for each row would cost more garbage collection time than everything else.
         found = {name: list(map(itemgetter(place), rows)) for place, name in enumerate(self.read)}
         positions = found["position"]
         arrays = {name: make(positions, found[name]) for name, make in self._makers.items()}
@@ -237,4 +237,4 @@ def _as_text(value: Any) -> str | None:
 
 
 def _unfit(position: int, what: str, fix: str) -> ExplainedError:
-    return EngineError("OCQ-419", f"{what}, of the event at position {position}", _PLACE, fix)
+    return EngineError("OCQ-419", f"{what}, in the event at position {position}", _PLACE, fix)

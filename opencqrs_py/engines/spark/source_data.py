@@ -26,14 +26,14 @@ VARIANT = pa.struct(
         pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
     ]
 )
-"""What Spark takes for a VARIANT in Arrow."""
+"""The Arrow type of a VARIANT in Spark."""
 
 MOMENT = pa.timestamp("us", "UTC")
-"""What Spark takes for a TIMESTAMP."""
+"""The Arrow type of a TIMESTAMP in Spark."""
 
 _PLACE = 'format("opencqrs")'
 _MEMBER = "data"  # of an object around each payload, so that two values in one text, or none, are an error
-_NOTHING = (b"", b"")  # in place of a VARIANT that is null
+_NOTHING = (b"", b"")  # instead of a VARIANT that is null
 _MOST_DIGITS = 76  # of a decimal in Arrow
 _SHOWN = 60  # most characters of a value in a message
 
@@ -97,7 +97,7 @@ class DataColumns:
         return {name: variants([_member(data, name) for data in objects]) for name in self._variants}
 
     def _first_unfit(self, payloads: Sequence[str | None]) -> int:
-        """Return which payload is the first that does not fit, by halves."""
+        """Return the first payload that does not fit, by bisection."""
         first, last = 0, len(payloads)
         while last - first > 1:
             middle = (first + last) // 2
@@ -112,9 +112,9 @@ class DataColumns:
         return True
 
     def _unfit(self, position: int, payload: str | None) -> EngineError:
-        """Return the error that says which field of an event does not fit."""
+        """Return the error that names the field of an event that does not fit."""
         what = f"the data of the event at position {position} do not fit the option 'schema'"
-        fix = "name a type that holds it, leave the field out, or read other events by the option 'types'"
+        fix = "name a type that can hold it, remove the field, or select other events with the option 'types'"
         return EngineError("OCQ-419", f"{what}: {self._reason(payload or '')}", _PLACE, fix)
 
     def _reason(self, payload: str) -> str:
@@ -139,7 +139,7 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         ValueError: If it cannot hold a value.
     """
     if _has_infinity(column):
-        raise ValueError("a number is too large")  # JSON knows no infinity
+        raise ValueError("a number is too large")  # JSON has no infinity
     if column.type == wanted:
         return column
     if wanted == MOMENT:
@@ -148,7 +148,7 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _has_infinity(column: pa.Array) -> bool:
-    """Return whether there is an infinity in a column, however deep."""
+    """Return whether a column contains an infinity, at any depth."""
     if pa.types.is_floating(column.type):
         return pc.any(pc.is_inf(column)).as_py() is True
     if pa.types.is_list(column.type):
@@ -157,13 +157,13 @@ def _has_infinity(column: pa.Array) -> bool:
 
 
 def moments(texts: pa.Array) -> pa.Array:
-    """Return times, as RFC 3339 has them, as timestamps; what is less than a microsecond is cut off.
+    """Return times, as RFC 3339 has them, as timestamps; fractions of a microsecond are cut off.
 
     Raises:
         ValueError: If one is not a time with an offset.
 
     Source:
-        ``opencqrs_py.model.times.microseconds``, which this is for many at once; a test holds them together.
+        ``opencqrs_py.model.times.microseconds``, of which this is the bulk version; a test keeps them consistent.
     """
     try:
         return pc.cast(texts, MOMENT)
@@ -187,8 +187,8 @@ def variants(texts: Sequence[str | None]) -> pa.Array:
 def _as_parsed(wanted: pa.DataType) -> pa.DataType:
     """Return the type as which a value is parsed.
 
-    Times and dates are parsed as the texts that they are in JSON. Decimals get all digits that there can be: Arrow does
-    not look whether a whole number still fits when it has become one of their scale.
+    Times and dates are parsed as the texts that they are in JSON. Decimals get the maximum number of digits: Arrow does
+    not check whether a whole number still fits after scaling.
     """
     if pa.types.is_timestamp(wanted) or pa.types.is_date(wanted):
         return pa.string()

@@ -1,4 +1,4 @@
-"""Columns in Spark's DDL, ``isbn STRING, amount DECIMAL(10,2)``, read without a JVM: workers that plan have none."""
+"""Columns in Spark's DDL, ``isbn STRING, amount DECIMAL(10,2)``, read without a JVM: planning workers have none."""
 
 from __future__ import annotations
 

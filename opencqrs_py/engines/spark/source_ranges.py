@@ -1,8 +1,8 @@
-"""The ranges of a log that tasks read side by side: cut so that each holds about as many events as the others.
+"""The ranges of a log that tasks read in parallel: cut so that each holds about as many events as the others.
 
-Runs on the driver, when a query is planned. No store can say how many selected events lie between two positions without
-reading them. But an index finds the events next to a position at once, so it shows where there are none (gaps), and how
-close together they are elsewhere.
+Runs on the driver, when a query is planned. No store knows how many selected events lie between two positions without
+reading them. But an index finds the events next to a position at once, so it shows where there are none (gaps), and
+their density elsewhere.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pyspark.sql.datasource import InputPartition
 
 _LEAST_PER_RANGE = 20_000  # events: fewer are not worth a separate task
 _MOST_STEPS = 64  # parts of the log that are examined
-_ROUNDS = 12  # of looks; each costs a statement
-_SAMPLE = 100  # events of a part by which it is guessed how many it holds
+_ROUNDS = 12  # of lookups; each costs a statement
+_SAMPLE = 100  # events of a part, from which its number of events is estimated
 
 
 @runtime_checkable
 class Seekable(Protocol):
-    """What event sources also have in which positions may have gaps, and whose index finds events by them."""
+    """Further methods of event sources whose positions may have gaps, and whose index finds events by position."""
 
     def neighbours(self, positions: Sequence[int], nth: int = 1) -> list[tuple[int | None, int | None]]:
         """Return for each position the last event at or before it, and the ``nth`` one after it; ``None`` for none."""
@@ -42,7 +42,7 @@ class Range(InputPartition):
 
 
 class LogPart(NamedTuple):
-    """A part of the log, ``after + 1 .. upto``, with about how many events it holds."""
+    """A part of the log, ``after + 1 .. upto``, with the approximate number of its events."""
 
     after: int
     upto: int
@@ -57,8 +57,8 @@ def cut(after: int, upto: int, most: int, state: object = None, steps: Sequence[
         upto: The last one.
         most: At least 1.
         state: What the ranges remember.
-        steps: Parts in their order, with how many events they hold; without them each position counts as one. Parts
-            that are left out count nothing, and belong to some range all the same.
+        steps: Parts in their order, with their numbers of events; without them each position counts as one. Omitted
+            parts count as empty, but still belong to some range.
     """
     steps = steps or [LogPart(after, upto, max(0, upto - after))]
     size = max(_LEAST_PER_RANGE, -(-sum(step.events for step in steps) // most))
@@ -83,7 +83,7 @@ def _parts(source: Seekable, after: int, upto: int) -> list[tuple[int, int]]:
     """Return parts that begin before an event and end with one, none of which is much longer than the others.
 
     Long ones are halved until they are short. What lies between the last event of a half and the first one of the other
-    is a gap, and counts no more.
+    is a gap, and no longer counts.
     """
     ((_, first),) = source.neighbours([after])
     ((last, _),) = source.neighbours([upto])
@@ -112,7 +112,7 @@ def _halved(part: tuple[int, int], found: tuple[int, tuple[int | None, int | Non
 
 
 def _weighed(source: Seekable, parts: list[tuple[int, int]]) -> list[LogPart]:
-    """Return parts with the number of their events, guessed by how far the first hundred of each go."""
+    """Return parts with the estimated number of their events, from how far the first hundred of each reach."""
     if not parts:
         return []
     found = source.neighbours([start for start, _ in parts], _SAMPLE)

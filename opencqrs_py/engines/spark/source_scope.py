@@ -2,9 +2,9 @@
 
 Runs on the driver, in a Python worker that Spark starts for planning. Scopes are pickled: they hold nothing open.
 
-A filter that is accepted *exactly* is no longer Spark's. One that only leaves out some of what it excludes stays with
-Spark as well. Times are not bounds of positions, since events may be stored in another order than they happened in; and
-stores do not look for ids. So filters on time, id, source and the payload are left to Spark alone.
+Spark no longer checks a filter that is accepted *exactly*. It still checks one that only excludes part of what it
+should. Times are not bounds of positions, since events may be stored in another order than they happened in; and stores
+do not search by id. So filters on time, id, source and the payload are left to Spark alone.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Scope:
         selection: Which events.
         first: First position, or the time that the first event has at least.
         last: Last position, or the time before whose first event reading ends; ``None`` for the end of the log.
-        after: Position that conditions put before the first one, 0 for none.
+        after: Position before the first one, by conditions; 0 for none.
         upto: Position that conditions set as the last one, ``None`` for none.
-        ranges: Most parts that are read side by side.
+        ranges: Most parts that are read in parallel.
         events_per_trigger: Most events of a micro-batch, ``None`` for all that there are.
         mapping: The table of another system that is read, ``None`` for a store of ours.
         fields: The fields of the data that become columns, ``None`` for none.
@@ -104,7 +104,7 @@ class Scope:
 
 
 def scope_of(options: Mapping[str, str], ranges: int) -> Scope:
-    """Return what the options mean; upper and lower case are the same. ``ranges`` counts when no option says it.
+    """Return the scope that the options describe; case does not matter. ``ranges`` applies if no option sets it.
 
     Raises:
         EngineError: OCQ-410, naming the option, its value and the right form.
@@ -142,7 +142,7 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
 
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
-    """Return the option that was probably meant: Spark's own word, one of nearly this name, a part of a mapping."""
+    """Return the option that was probably meant: Spark's own word, one with a similar name, or a part of a mapping."""
     parts = {option.removeprefix("mapping."): option for option in known if option.startswith("mapping.")}
     _, inside, part = name.rpartition("mapping.")  # as in settings: event-store.mapping.table
     if inside:
@@ -156,7 +156,7 @@ def _meant(name: str, known: Iterable[str]) -> str | None:
 def _subject(given: Mapping[str, str]) -> str:
     subject = given.get("subject", "/")
     if not subject:
-        raise _wrong("subject", subject, "a subject, such as /books", "leave it out to read all subjects")
+        raise _wrong("subject", subject, "a subject, such as /books", "omit it to read all subjects")
     return subject
 
 
@@ -168,7 +168,7 @@ def _recursive(given: Mapping[str, str]) -> bool:
 
 
 def _types(given: Mapping[str, str], event_class: EventClass | None) -> frozenset[str] | None:
-    """Return the types wanted; a pattern is refused, since as a type it would silently find nothing."""
+    """Return the types wanted; a pattern is refused, since it would silently match nothing as a type."""
     if "types" not in given:
         return None if event_class is None or event_class.type is None else frozenset({event_class.type})
     if _LIST.fullmatch(given["types"]):
@@ -176,9 +176,9 @@ def _types(given: Mapping[str, str], event_class: EventClass | None) -> frozense
         raise _wrong("types", given["types"], "types separated by commas, not a list", fix)
     types = frozenset(t.strip() for t in given["types"].split(",") if t.strip())
     if not types:
-        raise _wrong("types", given["types"], "types separated by commas", "leave it out to read all types")
+        raise _wrong("types", given["types"], "types separated by commas", "omit it to read all types")
     if any("*" in t for t in types):
-        fix = """for a pattern leave it out and write .where("type like 'library.%'")"""
+        fix = """for a pattern, omit it and write .where("type like 'library.%'")"""
         raise _wrong("types", given["types"], "whole types separated by commas", fix)
     return types
 
@@ -243,13 +243,13 @@ def _wrong(option: str, text: str, form: str, fix: str = "") -> EngineError:
 
 
 def _plain(name: str) -> str:
-    """Return an option's name as it is looked up: Spark makes no difference between capital and small letters."""
+    """Return an option's name as it is looked up: Spark ignores case."""
     name = name.lower()
     return _PREFIX + _plain_part(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else name
 
 
 def _plain_part(name: str) -> str:
-    """Return the name of a part as it is looked up: kebab, snake and camel are one name, as in settings."""
+    """Return the name of a part as it is looked up: kebab, snake and camel case are one name, as in settings."""
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -260,7 +260,7 @@ def _mapping_in(given: Mapping[str, str]) -> TableMapping | None:
         text = given.get(_plain(option))
         if text == "":
             what = f"the option '{option}' must be a name, as it is written in the database, got ''"
-            raise EngineError("OCQ-410", what, _PLACE, "leave it out if nothing holds it")
+            raise EngineError("OCQ-410", what, _PLACE, "omit it if no column holds it")
         if text is not None:
             named[part] = text
     return TableMapping.of(named, "mapping", _PLACE)
@@ -319,7 +319,7 @@ def _below(scope: Scope, beginning: str) -> Narrowed | None:
 
 
 def _is_ordinary(subject: str) -> bool:
-    """Return whether every store can look for a subject; Spark looks for all others itself."""
+    """Return whether every store can search for a subject; Spark searches for all others itself."""
     return subject == "/" or (subject.startswith("/") and not subject.endswith("/") and "//" not in subject)
 
 
@@ -330,7 +330,7 @@ def _of_types(scope: Scope, types: Iterable[str]) -> Scope:
 
 
 def _of_subject(scope: Scope, other: Selection) -> Scope:
-    """Keep the events that both selections mean; of two subjects, one contains the other or they share nothing."""
+    """Keep the events of both selections; of two subjects, one contains the other or they are disjoint."""
     own = scope.selection
     if _contains(own, other):
         selection = replace(own, subject=other.subject, recursive=other.recursive)
@@ -341,7 +341,7 @@ def _of_subject(scope: Scope, other: Selection) -> Scope:
 
 
 def _contains(outer: Selection, inner: Selection) -> bool:
-    """Return whether ``outer`` means all the subjects that ``inner`` means."""
+    """Return whether ``outer`` includes all the subjects of ``inner``."""
     if outer.everything:
         return True
     if inner.everything or (inner.recursive and not outer.recursive):

@@ -4,7 +4,7 @@ Runs on executors, once per event.
 
 Source:
     ``VariantUtils`` and ``VariantBuilder`` in ``pyspark.sql.variant_utils``, which describe the bytes; numbers become
-    what ``parse_json`` of Spark makes of them, but for those of which it would lose digits.
+    what Spark's ``parse_json`` makes of them, except those that would lose digits.
 """
 
 from __future__ import annotations

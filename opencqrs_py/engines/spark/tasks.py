@@ -4,9 +4,9 @@ A recipe holds the settings of a group, with the URL of the database and the tok
 sends to a task goes through its block manager, so with a local master only the name of a file is sent. Nothing reaches
 a task once it has begun, so the removal of a file requests its end.
 
-``TaskRunner`` runs on executors, once per task. It travels there pickled with every task, so it holds nothing but the
-recipe, or where the recipe is; what the recipe builds stays in the Python worker and serves all later tasks of the
-group. All else runs on both sides.
+``TaskRunner`` runs on executors, once per task. It is pickled with every task, so it contains only the recipe, or its
+location; what the recipe builds stays in the Python worker and serves all later tasks of the group. Everything else
+runs on both sides.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors,
 from opencqrs_py.processing.groups import GroupProcessing
 
 _LOOK_SECONDS = 0.2  # between two checks of another run of a task
-_LEAST_WAIT_SECONDS = 10.0  # that a run lets the other one go on, at least
+_LEAST_WAIT_SECONDS = 10.0  # for which a run lets the other one continue, at least
 
 _built: dict[Recipe, GroupProcessing] = {}
 
@@ -44,7 +44,7 @@ class Task:
     """Work for one task: partitions of one group that share one reading of the log, and where each of them continues.
 
     After ``seconds`` no further step is begun. At most ``most`` events are read at once, ``None`` for as many as their
-    chunks need: what is read and not handled, the next task reads again. Nothing after ``upto`` is read.
+    chunks need: what is read but not handled, the next task reads again. Nothing after ``upto`` is read.
     """
 
     cursors: tuple[Cursor, ...]
@@ -94,7 +94,7 @@ class KeptRecipe:
         """Return the recipe, read once per process. For executors.
 
         Raises:
-            UnavailableError: OCQ-420, if the file is gone: the run that kept it is over, or will write it again.
+            UnavailableError: OCQ-420, if the file is gone: the run that kept it has ended, or will write it again.
         """
         try:
             return _read(self.file)
@@ -123,7 +123,7 @@ class KeptRecipes:
         return kept
 
     def restore(self) -> None:
-        """Write the files again that are gone; of the others, have those who remove old files see that they are used.
+        """Restore missing files; touch the others, so that cleaners of old files see that they are in use.
 
         Raises:
             OSError: If that cannot be done.
@@ -143,16 +143,16 @@ class KeptRecipes:
 
 @dataclass(frozen=True)
 class Permit:
-    """What a task needs to begin another chunk: a file on this machine that exists for as long as it may.
+    """The permit of a task to begin another chunk: a file on this machine that exists as long as it may.
 
-    The path is empty where workers are elsewhere: then it always may.
+    The path is empty if workers are on other machines: then it always may.
     """
 
     file: str = ""
 
     @classmethod
     def in_folder(cls, folder: str) -> Permit:
-        """Return one whose file will be in this folder; it is not given yet."""
+        """Return one whose file will be in this folder; it is not granted yet."""
         return cls(str(Path(folder, f"permit-{uuid.uuid4().hex}")))
 
     @property
@@ -161,19 +161,19 @@ class Permit:
         return not self.file or os.path.exists(self.file)  # noqa: PTH110 four times as fast, once a chunk
 
     def give(self) -> None:
-        """Let tasks go on. Runs on the driver."""
+        """Let tasks continue. Runs on the driver."""
         if self.file:
             _make_private(Path(self.file).parent)
             Path(self.file).touch(0o600)
 
     def withdraw(self) -> None:
-        """Have tasks end after the chunk in hand. Runs on the driver."""
+        """Have tasks end after the current chunk. Runs on the driver."""
         if self.file:
             Path(self.file).unlink(missing_ok=True)
 
 
 class Permission(Protocol):
-    """Says whether a task may begin another chunk."""
+    """Tells whether a task may begin another chunk."""
 
     @property
     def holds(self) -> bool:
@@ -185,7 +185,7 @@ ALWAYS = Permit()
 
 
 def _write(file: Path, recipe: bytes) -> None:
-    """Write a file that is there as a whole or not at all; threads may do so at once, and workers read meanwhile."""
+    """Write a file atomically; several threads may do so at once, while workers read."""
     _make_private(file.parent)
     unfinished = file.with_name(f"{file.name}-{uuid.uuid4().hex}")
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -195,14 +195,14 @@ def _write(file: Path, recipe: bytes) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder again that is gone, for this user alone; workers run what is in it, so no other user may own it.
+    """Restore a missing folder, for this user alone; workers run what is in it, so no other user may own it.
 
     Raises:
-        PermissionError: If another user has made a folder of that name, or one above, meanwhile.
+        PermissionError: If another user has created a folder of that name, or one above, in the meantime.
     """
     if not folder.exists():
         _make_private(folder.parent)
-        folder.mkdir(0o700, exist_ok=True)  # another thread may have made it meanwhile
+        folder.mkdir(0o700, exist_ok=True)  # another thread may have created it in the meantime
     if folder.stat().st_uid not in (0, os.geteuid()):
         raise PermissionError(f"{folder} belongs to another user: remove it, or start again")
 
@@ -217,9 +217,9 @@ class TaskRunner:
     """The function that a job maps: a line with a task in, a line with its result out.
 
     Attributes:
-        recipe: Builds the group's parts, or says where the recipe is that does. Must pickle, hash and compare by value.
-        permit: Says whether another chunk may begin.
-        copies: Whether Spark may run a second task beside one that takes long.
+        recipe: Builds the group's parts, or locates the recipe that does. Must pickle, hash and compare by value.
+        permit: Tells whether another chunk may begin.
+        copies: Whether Spark may run a copy of a slow task.
     """
 
     recipe: Recipe | KeptRecipe
@@ -229,7 +229,8 @@ class TaskRunner:
     def __call__(self, line: str) -> str:
         """Run a task. Called by Spark once per line.
 
-        Signals do not reach workers: an interrupt that is raised here is the project's, and the event's error.
+        Signals do not reach workers: an interrupt that is raised here comes from the project's code, and is the event's
+        error.
         """
         with interrupts_are_errors():
             return write_result(self._result_of(read_task(line)))
@@ -237,7 +238,7 @@ class TaskRunner:
     def _result_of(self, task: Task) -> TaskResult:
         try:
             processing = processing_of(self.recipe)
-        except BaseException as error:  # the user's modules, or a database, on this machine
+        except BaseException as error:  # an error of the user's modules, or of a database, on this machine
             lasting = not isinstance(error, UnavailableError)
             origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
             failure = failure_of(error, origin, permanent=lasting, traceback=own_frames(error))
@@ -255,7 +256,7 @@ class TaskRunner:
         run = partial(run_hold, again=again) if holds else run_task
         result = run(of_task, task, self.permit)
         if self.copies and not again:
-            at_least = _LEAST_WAIT_SECONDS + (task.seconds if holds else 0)  # a hold lasts as long, whatever there is
+            at_least = _LEAST_WAIT_SECONDS + (task.seconds if holds else 0)  # a hold lasts that long, even if idle
             until = time.monotonic() + max(at_least, 2 * (time.monotonic() - began))
             await_copy(of_task, result, until, self.permit)
         return result
@@ -283,10 +284,10 @@ def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAY
 
 
 def run_copy(processing: GroupProcessing, task: Task, permit: Permission = ALWAYS) -> TaskResult:
-    """Run a task that another worker runs already, or has run until it was taken for lost.
+    """Run a task that another worker is already running, or ran until it was considered lost.
 
     Either could commit the next chunk, and both would make the calls that cannot be rolled back. So this one takes a
-    new epoch before its first event. That waits for the chunk that the other has in hand, which is its last.
+    new epoch before its first event. That waits for the other one's current chunk, which is its last.
 
     Raises:
         TaskTimedOutError: If a call of a handler has not returned in time.
@@ -304,8 +305,8 @@ def run_hold(
     Args:
         processing: The parts of the group.
         task: The task; it has one partition.
-        permit: Says whether it may go on.
-        again: Whether another worker runs the task, or has run it: what that may still do is void then.
+        permit: Tells whether it may continue.
+        again: Whether another worker runs the task, or has run it: its further work is then void.
 
     Raises:
         TaskTimedOutError: If a call of a handler has not returned in time.
@@ -317,9 +318,9 @@ def run_hold(
 
 
 def await_copy(processing: GroupProcessing, result: TaskResult, until: float, permit: Permission = ALWAYS) -> None:
-    """Let another run of the task finish which has taken over one of its partitions; then Spark ends this one.
+    """Let another run of the task finish that has taken over one of its partitions; then Spark ends this one.
 
-    Spark takes the result that comes first, and ends the run that does the work if that is ours.
+    Spark takes the first result, so if ours came first it would end the run that does the work.
     """
     taken = [one.cursor for one in result.outcomes if one.failure is not None and one.failure.origin is Origin.FENCED]
     processors = {cursor: processing.processor(cursor.partition) for cursor in taken}

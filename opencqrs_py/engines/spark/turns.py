@@ -1,8 +1,8 @@
-"""Turns: how the partitions of a task take their steps, and the watch over the calls of handlers in them.
+"""Turns: how the partitions of a task take their steps, and how the calls of handlers in them are watched.
 
-Runs on executors; on the driver, too, while Spark is starting. Each turn is on a thread that can be abandoned: a
-handler that takes long holds up its own partition only. A call that takes too long ends the task with an error that
-says which it is, and with the task its worker, and the call's transaction: the driver settles it as the event's error.
+Runs on executors; on the driver, too, while Spark is starting. Each turn is on a thread that can be abandoned: a slow
+handler delays only its own partition. A call that takes too long ends the task with an error that identifies it, and
+with the task its worker and the call's transaction; the driver records it as the event's error.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Permitted: TypeAlias = "Callable[[], bool]"
 class TimedOut:
     """An abandoned call: its partition, its failure, and how many events it got if that was a list.
 
-    ``parked`` says whether they came from the inbox, and ``sequence_id`` as part of which sequence. ``outcomes`` are
-    what the partitions of its task had come to before, in any order; what is committed later is not in them.
+    ``parked`` tells whether they came from the inbox, and ``sequence_id`` as part of which sequence. ``outcomes`` are
+    the earlier outcomes of the partitions of its task, in any order; what is committed later is not in them.
     """
 
     partition: Partition
@@ -60,12 +60,13 @@ _TIMED_OUT = TypeAdapter(TimedOut)
 class TaskTimedOutError(Exception):
     """A call of a handler has not returned in time.
 
-    Its text is one word, which Spark's messages leave as it is: in clear it might look like the end of a traceback.
+    Its text is one word, which Spark's messages leave unchanged: as plain text it might look like the end of a
+    traceback.
     """
 
     @classmethod
     def of(cls, call: TimedOut) -> TaskTimedOutError:
-        """Return the error that tells the driver of a call."""
+        """Return the error that reports a call to the driver."""
         return cls(b64encode(zlib.compress(_TIMED_OUT.dump_json(call))).decode())
 
     @property
@@ -74,7 +75,7 @@ class TaskTimedOutError(Exception):
         return _TIMED_OUT.validate_json(zlib.decompress(b64decode(str(self))))
 
     def beside(self, others: Iterable[Outcome]) -> TaskTimedOutError:
-        """Return the error with what other partitions of the task had come to."""
+        """Return the error with the outcomes of other partitions of the task."""
         return self.of(replace(self.call, outcomes=(*self.call.outcomes, *others)))
 
 
@@ -85,7 +86,7 @@ def timed_out_of(line: str) -> TimedOut | None:
 
 
 class Turn(Future[Outcome]):
-    """A turn that is under way; ``so_far`` is what its steps have come to."""
+    """An active turn; ``so_far`` is the outcome of its steps."""
 
     def __init__(self, so_far: Outcome) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class Turn(Future[Outcome]):
 
 
 class Turns:
-    """Does the steps of processors, whose calls it watches. One for all tasks of a worker with the same limits."""
+    """Runs the steps of processors, and watches their calls. One for all tasks of a worker with the same limits."""
 
     def __init__(self, limits: CallLimits) -> None:
         self._threads = Threads()
@@ -104,14 +105,14 @@ class Turns:
     def begin(
         self, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float | None = None
     ) -> Turn:
-        """Let a partition step for a moment, and return its outcome by then, as soon as that is known.
+        """Let a partition step for a moment, and return its outcome as soon as it is known.
 
         Args:
             processor: That of the partition.
             so_far: Where it continues.
             permitted: Returns whether another step may begin.
-            upto: Position at which its turn ends; ``None`` if it is alone. Then none waits for its turn to end, so it
-                needs no thread.
+            upto: Position at which its turn ends; ``None`` if it is alone. Then no other partition waits for its turn
+                to end, so it needs no thread.
         """
         turn = self._under_way[processor] = Turn(so_far)
         if upto is None and self._alone:
@@ -142,14 +143,14 @@ class Turns:
 
 
 turns_within = cache(Turns)
-"""Return what does steps within limits, the same in all of the process."""
+"""Return the object that runs steps within limits, one per process."""
 
 
 class PartitionsInTurn:
     """The partitions of a task, which take turns until each is done, has failed, or may not begin another step.
 
     Args:
-        turns: Does their steps.
+        turns: Runs their steps.
         processors: One for each partition.
         outcomes: Where each of them continues.
     """
@@ -164,7 +165,7 @@ class PartitionsInTurn:
         self._slow: dict[Partition, Turn] = {}
 
     def run(self, until: float, permitted: Permitted) -> None:
-        """Have each partition take a turn, and all of them until a time while they have something to do.
+        """Have each partition take a turn, and continue with all of them until a time while they have something to do.
 
         Without a permission no further step is begun, not even the first of a partition. While a turn is slow the
         others continue after that time: the task cannot end. Progress that is not stored yet is stored in the end.
@@ -187,7 +188,7 @@ class PartitionsInTurn:
             self.outcomes[partition] = replace(flushed, idle=False, without_log=so_far.without_log)
 
     def _step_each(self, permitted: Permitted) -> None:
-        """Give each a turn, up to the position of the first, and that one a step, so that all read the same pages.
+        """Give each a turn, up to the position of the first, and the first one a step, so that all read the same pages.
 
         The permission may end during any of the turns.
         """
@@ -237,5 +238,5 @@ def _step(turn: Turn, processor: PartitionProcessor, permitted: Permitted, upto:
 
 
 def _settle(how: Callable[..., None], what: object) -> None:
-    with suppress(InvalidStateError):  # it was abandoned, or has returned, a moment before
+    with suppress(InvalidStateError):  # it was abandoned, or returned, a moment before
         how(what)

@@ -37,7 +37,7 @@ _Retake = Callable[[Signal], PartitionDriver | None]
 class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
     """Runs groups on threads of this process.
 
-    Partitions of a group read through one feed, so the log is read once while they keep together.
+    Partitions of a group read through one feed, so the log is read once while they are at similar positions.
 
     Args:
         runs: The groups.
@@ -77,7 +77,7 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
                     self._followers[driver] = follower
                     if self._started:
                         follower.thread.start()
-            if stopped:  # meanwhile: only releases the partition, here, as a stop waits for this thread
+            if stopped:  # in the meantime: only releases the partition, on this thread, since a stop waits for it
                 follower.stopping.set()
                 follower.run()
 
@@ -95,7 +95,7 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
 
     @override
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
-        """Let the threads of the partitions finish the chunk in hand and end."""
+        """Let the threads of the partitions finish their current chunks and end."""
         drivers = self._assignment.of(group, partitions)
         with self._lock:
             followers = [self._followers[driver] for driver in drivers if driver in self._followers]
@@ -123,7 +123,7 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
 
     @override
     def check(self) -> None:
-        """Raise what ended a thread, if something did: a partition must not stop and say nothing."""
+        """Raise what ended a thread, if something did: a partition must not stop silently."""
         if self._failure is not None:
             raise self._failure
 
@@ -145,7 +145,7 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
 
     @override
     def stop(self, patience: float) -> None:
-        """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
+        """Let every thread finish its current chunk, for at most ``patience`` seconds in all."""
         until = time.monotonic() + patience
         self.begin_stop()
         with self._lock:
@@ -177,7 +177,7 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
 
     def _ended(self, follower: _Follower, failure: BaseException | None) -> None:
         driver = follower.driver
-        if failure is not None and self._assignment.stopped:  # nobody checks any more
+        if failure is not None and self._assignment.stopped:  # ``check`` is no longer called
             where = f"[{driver.supervised.group} {driver.partition}]"
             logger.error("%s %s, as it stopped\n%s", where, one_line(failure), own_frames(failure))
         self._failure = self._failure or failure
@@ -195,7 +195,7 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
             return [driver.processor for driver in self._followers if not driver.abandoned]
 
     def _timed_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
-        """Abandon a thread that hangs in a call, and continue with its partition on another one."""
+        """Abandon a thread that hangs in a call, and continue its partition on another one."""
         with self._lock:
             hung = next((driver for driver in self._followers if driver.processor is processor), None)
         if hung is None or self._assignment.stopped or not call.is_same(processor.calls.in_hand()):
@@ -261,7 +261,5 @@ class _Follower:
 
 
 def _too_many(hanging: Sequence[Thread], failure: Failure) -> EngineLostError:
-    what = f"{len(hanging)} threads hang in handlers that were given up, the last one with {failure.event}"
-    return EngineLostError(
-        "OCQ-415", what, fix="start again, which frees them; make sure that handlers end by themselves"
-    )
+    what = f"{len(hanging)} threads hang in abandoned handlers, the last one with {failure.event}"
+    return EngineLostError("OCQ-415", what, fix="start again, which frees them; make sure that handlers return")

@@ -83,7 +83,7 @@ class SharingSource(Protocol):
     """An event source that can filter out the events of other partitions."""
 
     def selects(self, share: Share) -> bool:
-        """Return whether ``read`` filters out what does not belong to such a share."""
+        """Return whether ``read`` filters out the events that do not belong to such a share."""
         ...
 
 
@@ -98,7 +98,7 @@ class ClosableSource(Protocol):
 
 @runtime_checkable
 class LimitedSource(Protocol):
-    """An event source that must not be read to its end for now."""
+    """An event source that must not be read to its end yet."""
 
     def limit(self) -> int | None:
         """Return the last position to be read, which is final; ``None`` while there is no limit."""
@@ -107,10 +107,10 @@ class LimitedSource(Protocol):
 
 @runtime_checkable
 class HeldUpSource(Protocol):
-    """An event source whose newest events may not be read yet, as others may still add some before them."""
+    """An event source whose newest events must not be read yet, since others may still be added before them."""
 
     def newest(self) -> int:
-        """Return the position of the newest event that is there, whether or not it may be read; 0 without any."""
+        """Return the position of the newest event that exists, whether or not it may be read; 0 without any."""
         ...
 
 
@@ -134,34 +134,34 @@ class CountingSource(Protocol):
 
 @runtime_checkable
 class CountedSource(Protocol):
-    """An event source that has to go through the log to find its head, as reads to the end do in passing."""
+    """An event source that has to scan the log to find its head; reads to the end find it in passing."""
 
     def check(self) -> None:
-        """Raise what is wrong with the log, as far as that shows without going through it."""
+        """Raise what is wrong with the log, as far as that shows without scanning it."""
         ...
 
     def knows_head(self) -> bool:
-        """Return whether ``head`` need not go through the log, or only through what is new."""
+        """Return whether ``head`` need not scan the log, or only what is new."""
         ...
 
 
 @runtime_checkable
 class UnfinishedSource(Protocol):
-    """An event source whose end may still be written, and is not read before it is complete."""
+    """An event source whose last event may still be being written, and is not read before it is complete."""
 
     def report_unfinished(self) -> None:
-        """Log what is there and not read, as the caller will not look again; raises nothing."""
+        """Log what exists and was not read, because the caller will not check again; raises nothing."""
         ...
 
 
 def report_unfinished(source: EventSource) -> None:
-    """Have a source log what is at its end and not read, if it can."""
+    """Have a source log what is unread at its end, if it can."""
     if isinstance(source, UnfinishedSource):
         source.report_unfinished()
 
 
 def knows_head(source: EventSource) -> bool:
-    """Return whether the head of a source can be asked for without reading a long log a second time."""
+    """Return whether the head of a source can be determined without reading a long log a second time."""
     return not isinstance(source, CountedSource) or source.knows_head()
 
 
@@ -175,7 +175,7 @@ class EventStore(EventSource, Protocol):
         preconditions: Sequence[Precondition] = (),
         progress: Callable[[int], None] | None = None,
     ) -> Appended:
-        """Add events in their order, all or none; those whose source and id are known already are skipped.
+        """Add events in their order, all or none; those whose source and id are already known are skipped.
 
         Raises:
             PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.

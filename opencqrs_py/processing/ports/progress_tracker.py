@@ -33,7 +33,7 @@ class ProgressTracker(Protocol):
     ) -> tuple[Cursor, ...]:
         """Take the partitions over from any other owner; those without progress start at ``initial``.
 
-        The cursors carry the recorded fingerprint of the log, and the failure that holds a partition up.
+        The cursors carry the recorded fingerprint of the log, and the failure that blocks a partition.
 
         Args:
             group: Processing group.
@@ -65,7 +65,7 @@ class ProgressTracker(Protocol):
 
         Raises:
             FencedError: On entering, if the progress or the epoch is no longer the cursor's; a tracker that cannot
-                hold off later claims checks again before it commits.
+                block later claims checks again before it commits.
             TransactionEndedError: On leaving, if the block ended the transaction.
             ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
@@ -76,11 +76,11 @@ class ProgressTracker(Protocol):
         ...
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
-        """Publish the state of a processor, and record the failure that holds it up, or clear it.
+        """Publish the state of a processor, and record the failure that blocks it, or clear it.
 
-        If the status has no checkpoint, the published one remains until the next claim.
-        Ignored when ``epoch`` is not the current one. Does not touch progress, nor the time at which it was stored: one
-        that waits for a database reports that again and again. The time is set if the status has one.
+        If the status has no checkpoint, the published one remains until the next claim. Ignored when ``epoch`` is not
+        the current one. Does not touch the progress, nor the time at which it was stored, since a processor that waits
+        for a database reports that repeatedly. The time is set if the status has one.
         """
         ...
 
@@ -99,12 +99,12 @@ class ProgressTracker(Protocol):
 
 @runtime_checkable
 class SucceedingTracker(ProgressTracker, Protocol):
-    """A tracker with which one run of a task takes partitions over from another run, under the same claim."""
+    """A tracker that lets one run of a task take partitions over from another run, under the same claim."""
 
     def succeed(self, group: str, cursor: Cursor, owner: str | None = None) -> Cursor | None:
         """Take a partition over under the next epoch, if the cursor's epoch is still current.
 
-        A unit of work that is open under the old epoch is waited for, or cannot commit; no further one can be opened.
+        A unit of work that is open under the old epoch is waited for, or cannot commit; no new one can be opened.
 
         Args:
             group: Processing group.
@@ -232,7 +232,7 @@ def nothing_ahead(_cursor: Cursor) -> Collection[int]:
 
 @runtime_checkable
 class ResettableTracker(ProgressTracker, Protocol):
-    """A tracker with which a group can be reset."""
+    """A tracker that can reset a group."""
 
     def resetting(
         self,
@@ -268,16 +268,16 @@ class ResettableTracker(ProgressTracker, Protocol):
     ) -> AbstractContextManager[ReplayEnd | None]:
         """Open the unit of work that ends the replay of a partition if the block succeeds.
 
-        Partitions of a group do so one at a time, so that exactly one is the last.
+        Partitions of a group end their replays one at a time, so that exactly one is the last.
 
         Args:
             group: Processing group.
             cursor: Where the partition stands.
-            after_inbox: Whether the replay continues, and the block gets ``None``, while events that are handled again
-                wait in the inbox, other than for a person.
+            after_inbox: Whether the replay continues, and the block gets ``None``, while replayed events wait in the
+                inbox, except those that wait for a person.
 
         Raises:
-            FencedError: On entering, if the progress or the epoch is not the cursor's any more.
+            FencedError: On entering, if the progress or the epoch is no longer the cursor's.
             TransactionEndedError: On leaving, if the block ended the transaction.
         """
         ...
@@ -289,7 +289,7 @@ Carry: TypeAlias = Callable[[Mapping[Partition, Cursor]], Mapping[Partition, Cur
 
 @runtime_checkable
 class RepartitioningTracker(GroupRecords, ProgressTracker, Protocol):
-    """A tracker with which a group can be repartitioned."""
+    """A tracker that can repartition a group."""
 
     def repartition(
         self, group: str, partitions: Sequence[Partition], carry: Carry, *, setting: int | None = None

@@ -31,7 +31,7 @@ class UnitOfWork(Protocol):
         ...
 
     def end_session(self) -> bool:
-        """End the transaction and its database session, from another thread than the one that is stuck in it.
+        """End the transaction and its database session, from a different thread than the one that is stuck in it.
 
         Returns:
             Whether it was ended; not every database supports it.
@@ -58,10 +58,10 @@ class Transactions(Protocol):
     """Opens transactions on the read models' database."""
 
     def begin(self, *, guarded: bool = True) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction: committed at the end of the block, rolled back when the block raises.
+        """Open a transaction: committed at the end of the block, rolled back if the block raises.
 
-        ``guarded``: it is an error if the block itself ends the transaction. On some databases table definitions end
-        it, so they run in one that is not guarded.
+        ``guarded``: it is an error if the block itself ends the transaction. On some databases DDL statements end it,
+        so they run in one that is not guarded.
 
         Raises:
             TransactionEndedError: On leaving, if the block ended a guarded transaction.
@@ -93,7 +93,7 @@ class NoUnit(UnitOfWork):
     """The unit of work for handlers where there is no transaction.
 
     Args:
-        refusal: The message for a handler that uses a connection or session all the same.
+        refusal: The message for a handler that uses a connection or session anyway.
     """
 
     __slots__ = ("_refusal",)

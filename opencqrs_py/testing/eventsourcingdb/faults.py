@@ -1,4 +1,4 @@
-"""Faults: how one answer of the stand-in goes wrong."""
+"""Faults: how one response of the stand-in fails."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import Enum, auto
 
 
 class Then(Enum):
-    """What happens to an answer after some lines of it."""
+    """What happens to a response after some of its lines."""
 
     GO_ON = auto()
-    """Nothing special."""
+    """No fault."""
     CUT = auto()
     """The connection breaks."""
     END = auto()
@@ -23,18 +23,18 @@ class Then(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How one answer goes wrong.
+    """How one response fails.
 
     Attributes:
         what: Which requests: ``read-events``, ``observe-events``, ``write-events``, ``ping`` …
-        after: Number of lines that are sent as they should be.
-        line: Sent then, when it is not empty: a line that is an error, unknown, or no JSON. It is a whole one when the
-            answer continues, else half a one.
+        after: Number of lines that are sent correctly.
+        line: Sent next, unless it is empty: a line that is an error, unknown, or not JSON. It is complete if the
+            response continues, else half a line.
         then: What happens next.
-        status: Unless 0: the answer has this status, and ``line`` as its text; nothing else is done.
-        retry_after: Seconds that the header ``Retry-After`` of such an answer names; ``None`` for no header.
+        status: Unless 0: the response has this status, and ``line`` as its text; nothing else is done.
+        retry_after: Seconds in the ``Retry-After`` header of such a response; ``None`` for no header.
         pause: Seconds before each line.
-        stored: For ``write-events`` that are cut or stall: whether the events are stored nevertheless.
+        stored: For ``write-events`` that are cut or stall: whether the events are stored anyway.
     """
 
     what: str

@@ -29,7 +29,7 @@ class EventLog:
 
     Attributes:
         hash_version: Of the hashes of events that are written from now on, 1 or 2; the server sets it when it starts.
-            Events that are there keep theirs.
+            Existing events keep theirs.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class EventLog:
         return written
 
     def forget(self, keep: int = 0) -> None:
-        """Lose all events but the first ``keep``, as a server that has lost its disk, or was restored from a backup."""
+        """Lose all events but the first ``keep``, like a server that lost its disk, or was restored from a backup."""
         with self._changed:
             self._events = self._events[:keep]
 
@@ -110,7 +110,7 @@ class EventLog:
             return self._events[at:]
 
     def wake(self) -> None:
-        """Let all who observe see whether their time is over."""
+        """Have all observers check whether their time is over."""
         with self._changed:
             self._changed.notify_all()
 
@@ -120,13 +120,13 @@ class EventLog:
         return sorted({event["subject"] for event in self._events if _fits(event, base, options)})
 
     def is_true(self, query: str) -> bool:
-        """Return the value of an EventQL query, as ``isEventQlQueryTrue`` looks at it.
+        """Return the value of an EventQL query, as ``isEventQlQueryTrue`` evaluates it.
 
         Raises:
             RefusedError: If queries are not evaluated here, or the value is not a boolean.
         """
         if self._eventql is None:
-            text = "this stand-in evaluates no EventQL: give its log a function that does"
+            text = "this stand-in evaluates no EventQL: pass its log a function that does"
             raise RefusedError(HTTPStatus.BAD_REQUEST, text, "query-unevaluable")
         value = self._eventql(query, tuple(self._events))
         if not isinstance(value, bool):
@@ -208,7 +208,7 @@ def _hash_v2(event: Json) -> str:
     """Return the hash of an event, as servers from 1.3 on write it.
 
     Source:
-        The official client: the prefix, each attribute and the data on a line of its own, ``-`` for a missing trace.
+        The official client: the prefix, each attribute and the data on separate lines, ``-`` for a missing trace.
     """
     lines = [_HASH_V2, *(event[name] for name in _HASHED), *(event.get(name, "-") for name in _OPTIONAL)]
     return _HASH_V2 + sha256("\n".join([*lines, compact(event["data"])]).encode()).hexdigest()

@@ -29,8 +29,8 @@ class RefusedError(Exception):
 
     Args:
         status: Status of the answer, in version 1 of the API, and in version 2 if there is no code.
-        text: What is said about it.
-        code: Last part of the error's code, in version 2; empty for what is refused before it is looked at.
+        text: The error message.
+        code: Last part of the error's code, in version 2; empty for requests that are refused before they are parsed.
     """
 
     def __init__(self, status: int, text: str, code: str = "") -> None:
@@ -45,14 +45,14 @@ def _bad(text: str, code: str = "") -> RefusedError:
 
 
 def _refuse_constant(name: str) -> None:
-    """Refuse NaN and infinity, which Python's parser takes although they are not a JSON."""
+    """Refuse NaN and infinity, which Python's parser accepts although they are not JSON."""
     raise ValueError(name)
 
 
 class _Field(NamedTuple):
-    """A field of a request: its kind, and the code of what is said when it is missing or empty.
+    """A field of a request: its kind, and the error code if it is missing or empty.
 
-    ``None`` means that it may be left out; an empty code that it may not, and that no code says so.
+    ``None`` means that it is optional; an empty code that it is required, but has no error code.
     """
 
     kind: type
@@ -92,7 +92,7 @@ class Rules(NamedTuple):
 
     Attributes:
         version: Version of the API, 1 or 2.
-        names: Whether sources, subjects and types must be as the server wants them, or may be any text.
+        names: Whether sources, subjects and types must have the server's form, or may be any text.
         largest_event: Most bytes of an event, as JSON.
     """
 
@@ -265,5 +265,5 @@ def _check_id(event_id: str) -> None:
 
 
 def compact(value: object) -> str:
-    """Return JSON without spaces, in the order in which things came: the form that hashes are made of."""
+    """Return JSON without spaces, with members in their original order: the form that is hashed."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,6 +1,6 @@
 """The server of the stand-in: EventSourcingDB's HTTP API on threads of this process.
 
-Both versions are spoken, as the official client chooses between them: version 1 (POST, streams that just end) and
+It speaks both versions, because the official client chooses between them: version 1 (POST, streams that just end) and
 version 2 (QUERY, an end line, errors as lines).
 """
 
@@ -50,7 +50,7 @@ class EventSourcingDbStandIn:
 
     Args:
         api_token: The token that requests must bring.
-        version: Newest version of the API that is spoken, 1 or 2.
+        version: Newest version of the API that it speaks, 1 or 2.
         heartbeat: Seconds between two heartbeats while nothing happens.
         log: The events.
         names: Whether sources, subjects and types must be as the real server wants them: a URI, segments of letters,
@@ -58,7 +58,7 @@ class EventSourcingDbStandIn:
         largest_event: Most bytes of an event, as JSON.
 
     Attributes:
-        bodies: What each request asked for, and its body, in the order of arrival.
+        bodies: The kind of each request, and its body, in the order of arrival.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class EventSourcingDbStandIn:
 
     @property
     def url(self) -> str:
-        """What to set as ``event-store.url``; known after the first start."""
+        """The value for ``event-store.url``; known after the first start."""
         return f"eventsourcingdb://127.0.0.1:{self._port}"
 
     @property
@@ -100,16 +100,16 @@ class EventSourcingDbStandIn:
         self.stop()
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start answering requests."""
         self.log.hash_version = self.version
         self._server = _Server(self, self._port)
         self._port = self._server.server_port
         Thread(target=self._server.serve_forever, args=(0.01,), name="eventsourcingdb", daemon=True).start()
 
     def stop(self, *, graceful: bool = False) -> None:
-        """Break all connections and answer no more; the second time does nothing.
+        """Break all connections and stop answering; idempotent.
 
-        If it is graceful, observations end before that with the error that the server shuts down.
+        If ``graceful``, observations first end with the error that the server shuts down.
         """
         server, self._server = self._server, None
         if server is not None:
@@ -124,7 +124,7 @@ class EventSourcingDbStandIn:
             server.server_close()
 
     def misbehave(self, *faults: Fault) -> None:
-        """Let the next answers of their kinds go wrong, each fault once, in this order."""
+        """Have the next responses of their kinds fail, each fault once, in this order."""
         self._faults.extend(faults)
 
     def counts(self) -> Counter[str]:
@@ -132,7 +132,7 @@ class EventSourcingDbStandIn:
         return Counter(what for what, _ in self.bodies)
 
     def fault(self, what: str) -> Fault:
-        """Take the fault of the next answer of a kind; often one that is none."""
+        """Take the fault of the next response of a kind; usually none."""
         for number, fault in enumerate(self._faults):
             if fault.what == what:
                 return self._faults.pop(number)
@@ -170,7 +170,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Running:
-    """Counts what is under way, so that its end can be waited for."""
+    """Counts active requests, so that their end can be waited for."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -183,7 +183,7 @@ class _Running:
         self._add(-1)
 
     def wait(self) -> None:
-        """Wait until nothing is under way, at most a few seconds."""
+        """Wait until no request is active, at most a few seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._count == 0, _LONGEST_GOODBYE)
 
@@ -255,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._say(refused.status, refused.text)
 
     def _obey(self, answers: _Answers, what: str, body: Json, fault: Fault) -> None:
-        """Answer a request as the fault says; raises ``RefusedError`` for the answer's status, not for a line in it."""
+        """Answer a request as the fault says; raises ``RefusedError`` for a response's status, not for a line in it."""
         if fault.status:
             headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
             return self._say(fault.status, fault.line, **headers)
@@ -301,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
 
     def _go_wrong(self, fault: Fault, heartbeat: Json) -> bool:
-        """Do what the fault says; return whether the answer continues."""
+        """Carry out the fault; return whether the response continues."""
         if fault.line:
             self._send(fault.line + "\n" * (fault.then is Then.GO_ON))
         self.wfile.flush()
@@ -317,7 +317,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What is answered to requests in one version of the API."""
+    """The responses to requests in one version of the API."""
 
     stand_in: EventSourcingDbStandIn
     server: _Server
@@ -332,7 +332,7 @@ class _Answers:
         return self.dialect.line("heartbeat", {})
 
     def to(self, what: str, body: Json) -> Iterable[object]:
-        """Return the lines of an answer, which for an observation never end; refuse what cannot be answered."""
+        """Return the lines of a response, which never end for an observation; refuse what cannot be answered."""
         log, version = self.stand_in.log, self.rules.version
         match what:
             case "ping":

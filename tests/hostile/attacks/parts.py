@@ -280,7 +280,7 @@ RESOLVER = ByData(2)
 """,
         settings={**_HARSH, "sequence.resolver-ref": "{module}_resolver"},
         partitions=2,
-        says="says that it looks at the subject alone, but looks at 'data'",
+        says="declares that it uses the subject alone, but it uses 'data'",
         blames_handler=False,
     ),
 )

@@ -76,7 +76,7 @@ def test_a_sqlite_file_after_two_slashes_is_refused(url: str) -> None:
     with pytest.raises(EventStoreError) as caught:
         Database(url)
     assert str(caught.value) == (
-        "[OCQ-301] the database URL cannot be used: after sqlite: there are two slashes\n"
+        "[OCQ-301] the database URL cannot be used: sqlite: is followed by two slashes\n"
         "  where: setting database.url or event-store.url, option url in Spark\n"
         "  fix:   write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
     )
@@ -224,8 +224,8 @@ def test_switching_the_journal_mode_is_not_retried_after_other_errors(code: int)
 @pytest.mark.parametrize(
     ("url", "what", "fix"),
     [
-        ("http://me:secret@host:3000", "it is an address of HTTP", "an EventSourcingDB belongs into event-store.url"),
-        ("file:models", "files hold events and no tables", "write sqlite:///models.db for a file of SQLite"),
+        ("http://me:secret@host:3000", "it is an HTTP address", "an EventSourcingDB belongs in event-store.url"),
+        ("file:models", "files hold events and no tables", "write sqlite:///models.db for an SQLite file"),
         ("eventsourcingdb://host", "an EventSourcingDB holds events and no tables", "write it like sqlite:///"),
     ],
 )

@@ -96,7 +96,7 @@ def test_waiting_too_long_for_a_connection_is_an_outage_that_names_the_blocking_
         slots.take(lasting=True)
     assert is_outage(caught.value)
     assert "all 1 of this process are in use, one for 0 s by thread opencqrs-books-0/2" in str(caught.value)
-    assert "raise database.pool-size" in str(caught.value)
+    assert "increase database.pool-size" in str(caught.value)
     assert not slots._waiting
 
 

@@ -119,7 +119,7 @@ def test_a_healthy_job_reports_its_state(status, state):
             replace(WELL, open=(run(RunStatus.RUNNING, -361),)),
             "stuck",
             "[job remind] run remind:1 has taken 6 min 1 s so far, and its time budget is 5 min 0 s: look at the log "
-            "of node blue; opencqrs jobs cancel remind asks it to end",
+            "of node blue; opencqrs jobs cancel remind requests its end",
         ),
     ],
 )

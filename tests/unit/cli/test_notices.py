@@ -29,7 +29,7 @@ OUTAGE = Failure(Origin.OUTAGE, permanent=False, error="DatabaseOutageError", me
             FAILED,
             3,
             0,
-            "event 7 failed on attempt 3 (ValueError: no); attempts used up: the event is skipped",
+            "event 7 failed on attempt 3 (ValueError: no); attempts exhausted: the event is skipped",
         ),
         (
             Action.STOP,

@@ -70,11 +70,11 @@ def of_other(self: Any, event: Event) -> None:
 @pytest.mark.parametrize(
     ("cls", "text"),
     [
-        (marked(handle=of_board), "Board does not say what is durable: it has no on_checkpoint"),
-        (marked(CheckpointParticipant, handle=of_board), "Board does not say what is durable"),
-        (marked(on_checkpoint=Plain.on_checkpoint), "Board is marked by @checkpointing and handles no event"),
-        (marked(Plain, groups=("board", "chess")), "marked by @checkpointing for 2 groups"),
-        (marked(Plain, other=of_other), "takes part in checkpoints of group 'board', and handles events of 'other'"),
+        (marked(handle=of_board), "Board does not report what is durable: it has no on_checkpoint"),
+        (marked(CheckpointParticipant, handle=of_board), "Board does not report what is durable"),
+        (marked(on_checkpoint=Plain.on_checkpoint), "Board is marked with @checkpointing and handles no event"),
+        (marked(Plain, groups=("board", "chess")), "marked with @checkpointing for 2 groups"),
+        (marked(Plain, other=of_other), "takes part in checkpoints of group 'board', but handles events of 'other'"),
         (marked(Plain, on_checkpoint=lambda self: 0), "on_checkpoint cannot be called with partition, requested"),
         (marked(Plain, on_partition_closed=7), "on_partition_closed is not a method"),
         (marked(Plain, on_parked_handled=lambda self, partition: 0), "on_parked_handled cannot be called with"),
@@ -110,7 +110,7 @@ def test_a_subclass_of_a_participant_without_the_decorator_is_refused() -> None:
     for cls, parent in ((Forgotten, "CheckpointParticipant"), (Child, "Board")):
         with pytest.raises(HandlerSignatureError, match="OCQ-640") as caught:
             HandlerTest(cls, group="board")
-        assert f"derives from {parent} and is not marked by @checkpointing itself" in caught.value.what
+        assert f"derives from {parent} but is not itself marked with @checkpointing" in caught.value.what
         assert caught.value.fix == f'write @checkpointing("board") above class {cls.__name__}'
 
 
@@ -188,7 +188,7 @@ def test_a_participant_in_a_group_that_parks_must_report_when_parked_events_are_
 
     with pytest.raises(AssemblyError, match="OCQ-642") as caught:
         made()
-    assert caught.value.what == "group 'board' parks events, and Board does not say when those are durable"
+    assert caught.value.what == "group 'board' parks events, but Board does not report when those are durable"
     method = "def on_parked_handled(self, partition, positions) -> None"
     assert caught.value.fix == f"write {method}, or skip or stop instead of parking"
     made(on_parked_handled=lambda self, partition, positions: None)

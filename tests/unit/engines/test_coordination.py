@@ -477,7 +477,7 @@ def pass_lease_duration(world: World, *nodes: Coordinator) -> None:
         heartbeat(*nodes)
 
 
-WAITS = "no node has room for {}, whose events wait: on node a {}; raise the limit, or start another process"
+WAITS = "no node has room for {}, whose events wait: on node a {}; increase the limit, or start another process"
 
 
 @pytest.mark.parametrize(

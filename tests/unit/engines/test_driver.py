@@ -274,7 +274,7 @@ def test_any_other_error_of_publishing_is_logged_and_ignored(
     driver = driver_of(tracker)
     tracker.error = LookupError("no such table")
     driver.release()
-    assert caplog.messages == ["[books 0/1] its state cannot be reported: LookupError: no such table"]
+    assert caplog.messages == ["[books 0/1] its status cannot be published: LookupError: no such table"]
 
 
 def test_only_changes_of_state_are_published(tracker: Tracker) -> None:

@@ -378,7 +378,7 @@ def test_a_local_run_that_cannot_begin_in_time_is_cancelled():
         runner.run_here("run", timeout=0.0)
     waited = store.find("run")
     assert waited is not None
-    assert (waited.status, waited.reason) == (RunStatus.CANCELLED, "it has waited for too long")
+    assert (waited.status, waited.reason) == (RunStatus.CANCELLED, "it waited too long")
 
 
 @contextmanager

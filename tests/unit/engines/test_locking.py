@@ -241,7 +241,7 @@ def test_losing_a_lock_to_another_process_releases_only_its_partition(world, cap
     heartbeat(world, a)
     assert world.has("a") == [0, 2, 3]
     assert messages(caplog) == [
-        "node a has lost the lock of [books 1/4]: its renewal says that it is not held any more"
+        "node a has lost the lock of [books 1/4]: its renewal returned that it is no longer held"
     ]
 
 

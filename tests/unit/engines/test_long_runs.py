@@ -40,6 +40,6 @@ def test_the_warning_names_the_run_its_duration_and_the_fix(caplog):
     (record,) = caplog.records
     assert record.getMessage() == (
         "[job remind] run remind:1 has taken 1 min 35 s so far, and its time budget is 1 min 0 s: what is in hand does "
-        "not end; opencqrs jobs cancel remind asks it to end"
+        "not end; opencqrs jobs cancel remind requests its end"
     )
     assert (record.levelname, record.action, record.job, record.attempt) == ("WARNING", "long", "remind", 2)

@@ -422,7 +422,7 @@ def test_only_one_thread_at_a_time_may_step(world: World) -> None:
     processor = world.processor()
     world.before = lambda raw: processor.step()
     processor.step()
-    assert "runs already" in world.watching.notices[0].failure.message  # type: ignore[union-attr]
+    assert "is already running" in world.watching.notices[0].failure.message  # type: ignore[union-attr]
 
 
 # --------------------------------------------------------------------------------------------------------- the observer
@@ -656,7 +656,7 @@ def test_a_running_processor_cannot_be_started_again(world: World) -> None:
     processor = world.processor()
     processor.start()
     for begin in (processor.start, processor.run, processor.step):
-        with pytest.raises(OpenCqrsError, match="group 'orders' partition 0/1 runs already"):
+        with pytest.raises(OpenCqrsError, match="group 'orders' partition 0/1 is already running"):
             begin()
     assert processor.is_running
     processor.stop(SECONDS)

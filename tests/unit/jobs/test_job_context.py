@@ -34,7 +34,7 @@ def test_progress_must_not_be_negative():
     context.progress(0, 9)
     assert (signals.done, signals.total) == (0, 9)
     for done, total in ((-1, None), (0, -1)):
-        with pytest.raises(ValueError, match="progress counts from 0"):
+        with pytest.raises(ValueError, match="progress must be 0 or more"):
             context.progress(done, total)
 
 

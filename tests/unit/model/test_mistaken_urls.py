@@ -14,7 +14,7 @@ PORT = {
     "mysql": f"host:3306/database, {WITH_USER}",
 }
 SQLITE = "write sqlite:///events.db, or sqlite:////srv/events.db for an absolute path"
-FILES = "for files of events, sqlite:///… for a file of SQLite"
+FILES = "for files of events, sqlite:///… for an SQLite file"
 ANY = f"write it like sqlite:///events.db or postgresql://host/database, {WITH_USER}"
 WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events"
 
@@ -22,13 +22,13 @@ WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files o
 @pytest.mark.parametrize(
     ("url", "what", "fix"),
     [
-        ("postgres://me:secret@h/db", "its scheme is postgres", "write postgresql:// in place of postgres://"),
-        ("POSTGRES://h/db", "its scheme is postgres", "write postgresql:// in place of postgres://"),
-        ("jdbc:postgresql://h/db?password=secret", "it is a URL of JDBC", POSTGRESQL),
-        ("jdbc:mysql://h/db", "it is a URL of JDBC", MARIADB),
-        ("JDBC:mariadb://h/db", "it is a URL of JDBC", MARIADB),
-        ("jdbc:sqlite:events.db", "it is a URL of JDBC", SQLITE),
-        ("jdbc:oracle:thin:scott/secret@h", "it is a URL of JDBC", ANY),
+        ("postgres://me:secret@h/db", "its scheme is postgres", "write postgresql:// instead of postgres://"),
+        ("POSTGRES://h/db", "its scheme is postgres", "write postgresql:// instead of postgres://"),
+        ("jdbc:postgresql://h/db?password=secret", "it is a JDBC URL", POSTGRESQL),
+        ("jdbc:mysql://h/db", "it is a JDBC URL", MARIADB),
+        ("JDBC:mariadb://h/db", "it is a JDBC URL", MARIADB),
+        ("jdbc:sqlite:events.db", "it is a JDBC URL", SQLITE),
+        ("jdbc:oracle:thin:scott/secret@h", "it is a JDBC URL", ANY),
         (
             "postgresql+psycopg2://me:secret@h/db",
             "the driver psycopg2 is not supported",
@@ -49,8 +49,8 @@ WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files o
             "the driver aiosqlite is not supported",
             "write sqlite:// without a driver; pysqlite is used",
         ),
-        ("sqlite:events.db", "after sqlite: there is no //", SQLITE),
-        ("postgresql:me:secret@h/db", "after postgresql: there is no //", POSTGRESQL),
+        ("sqlite:events.db", "sqlite: is not followed by //", SQLITE),
+        ("postgresql:me:secret@h/db", "postgresql: is not followed by //", POSTGRESQL),
         *(
             (f"{kind}://{place}", "its port is not a number from 1 to 65,535", f"write {kind}://{PORT[kind]}")
             for kind in PORT
@@ -67,9 +67,9 @@ WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files o
         ("/srv/my log.sqlite3", "it is a path without a scheme", "write sqlite:////srv/my log.sqlite3"),
         ("events.ndjson", "it is a path without a scheme", f"write file:events.ndjson {FILES}"),
         ("../logs/", "it is a path without a scheme", f"write file:../logs/ {FILES}"),
-        ("C:\\data\\events.db", "it is a path of Windows", WINDOWS),
-        ("c:/data/events.db", "it is a path of Windows", WINDOWS),
-        ("\\\\server\\share\\events.db", "it is a path of Windows", WINDOWS),
+        ("C:\\data\\events.db", "it is a Windows path", WINDOWS),
+        ("c:/data/events.db", "it is a Windows path", WINDOWS),
+        ("\\\\server\\share\\events.db", "it is a Windows path", WINDOWS),
     ],
 )
 def test_a_known_mistake_is_explained_without_repeating_a_password(url, what, fix):

@@ -53,4 +53,4 @@ def test_the_message_on_a_missing_event_names_the_end_of_a_log_that_is_too_short
     mark = LogMark(5, "s", "5")
     with pytest.raises(OtherLogError) as caught:
         check_mark(7, mark.text, lambda: head, lambda _position: None, "here")
-    assert caught.value.what.endswith(f"it should hold {mark}, but {found}")
+    assert caught.value.what.endswith(f"expected {mark}, but {found}")

@@ -86,7 +86,7 @@ async def sending() -> AsyncIterator[None]:
 def test_a_lazy_result_is_refused(result: object, what: str, where: str) -> None:
     with pytest.raises(LazyResultError) as caught:
         complete(result)
-    assert caught.value.what == f"the function has returned {what}, whose code nothing runs"
+    assert caught.value.what == f"the function returned {what}, whose code never runs"
     assert re.fullmatch(rf".*test_awaiting\.py:\d+ \({where}\)" if where else "", caught.value.where)
 
 
@@ -97,7 +97,7 @@ def test_a_future_that_nothing_waits_for_is_refused(*, several: bool) -> None:
     with pytest.raises(LazyResultError) as caught:
         complete([sent] if several else sent)
     assert str(caught.value) == (
-        "[OCQ-244] the function has returned a Future, for whose end nothing waits\n"
+        "[OCQ-244] the function returned a Future, whose end nothing awaits\n"
         "  fix:   call its result() in the function, which waits for the work and raises its error"
     )
 

@@ -417,7 +417,7 @@ def test_a_participant_that_cannot_confirm_parked_events_is_refused_while_events
 
     rest = {"on_exhausted": OnExhausted.SKIP, "on_undecodable": OnExhausted.STOP}
     other = parking(Without().handle, tracker=world.tracker, store=world.store, clock=world.clock, **rest)
-    with pytest.raises(InboxError, match=r"OCQ-609.*Without does not say when parked events are durable"):
+    with pytest.raises(InboxError, match=r"OCQ-609.*Without does not report when parked events are durable"):
         other.driver()
     assert world.waiting() == {1: "retrying"}
 

@@ -250,7 +250,7 @@ def test_a_held_partition_has_failed_and_schedules_no_attempt(
     assert status.failure.last_error.startswith("[OCQ-236] HandlerCrashError: 3 processes have ended")
     assert "could not continue at event id 1 at position 1 (lent, /1) ([OCQ-236]" in text_of(notice)
     assert "in handler handlers.py:7" in text_of(notice)
-    assert "is not tried again before it is restarted" in text_of(notice)
+    assert "is not tried again until it is restarted" in text_of(notice)
     assert "fix:   fix its handler, then: opencqrs groups restart group:0/1" in text_of(notice)
 
 

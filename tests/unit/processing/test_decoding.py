@@ -241,9 +241,9 @@ class WithoutFields(Plain):
 def test_an_undecorated_child_of_a_dataclass_with_new_fields_is_refused(event_class: type) -> None:
     with pytest.raises(HandlerSignatureError, match="OCQ-208") as caught:
         decoder_for(event_class)
-    what = "its field 'title' would never be read: Undecorated inherits from a dataclass and is none"
+    what = "its field 'title' is never read: Undecorated inherits from a dataclass but is not one"
     assert caught.value.what == f"{event_class.__name__} cannot be decoded from JSON ({what})"
-    assert caught.value.fix == "put @dataclass above Undecorated, as above its parent"
+    assert caught.value.fix == "decorate Undecorated with @dataclass, like its parent"
 
 
 def test_a_child_of_a_dataclass_without_fields_needs_no_decorator() -> None:

@@ -78,7 +78,7 @@ def test_the_marks_of_a_class_are_not_inherited() -> None:
 
 PATTERN_FIX = """write each type in full; patterns are for handlers: @event_handling("catalog", types=["library.*"])"""
 UPCASTER_FIX = 'write @upcaster("library.book-lent.v1") above the function'
-FIX = """write @event_handling("catalog"), with types=["library.*"] if need be"""
+FIX = """write @event_handling("catalog"), with types=["library.*"] if needed"""
 
 
 @pytest.mark.parametrize(

@@ -615,7 +615,7 @@ def test_a_handler_whose_types_are_all_upcast_is_refused(recorder: Recorder, wan
     assert str(caught.value) == (
         f"[OCQ-206] no event of type {shown} reaches the handler: the upcaster old.py:3 (upcast) takes them\n"
         "  where: handlers.py:7\n"
-        "  fix:   let it take what the upcaster makes, or leave the upcaster out"
+        "  fix:   have it take what the upcaster makes, or remove the upcaster"
     )
 
 
@@ -650,7 +650,7 @@ def test_a_handler_that_gets_no_events_of_a_named_type_causes_one_warning(
     assert [record.getMessage() for record in caplog.records] == [
         "handler handlers.py:7 does not get events of type 'book-lent': the upcaster old.py:3 (upcast) takes them, and "
         f"makes events of type {', '.join(map(repr, made))}\n"
-        "  fix:   let the handler take that type, or no longer name 'book-lent'"
+        "  fix:   have the handler take that type, or remove 'book-lent' from its types"
     ]
 
 

@@ -54,6 +54,7 @@ class Returned(BookEvent):
 
 
 CLASSES = (Lent, Returned)
+TWICE = "table asks for the events of a chunk as columns, and "
 
 
 def event(position: int, kind: str = "lent", payload: str = '{"isbn":"1"}') -> Event:
@@ -337,18 +338,18 @@ def for_type_checkers(table: Table) -> None: ...
 @pytest.mark.parametrize(
     ("call", "events", "code", "what"),
     [
-        (unnamed, None, "OCQ-237", "it is not said whose events the table holds"),
+        (unnamed, None, "OCQ-237", "it is not specified which events the table holds"),
         (unnamed, dict, "OCQ-237", "events= needs a class with fields, and dict has none"),
         (unnamed, str, "OCQ-237", "events= needs a class with fields, and str has none"),
         (listing, Lent, "OCQ-237", "events= names the columns of a table, and the handler takes none"),
-        (two, Lent, "OCQ-203", "table asks for the events of a chunk as columns, and other asks for them again"),
-        (with_event, Lent, "OCQ-203", "table asks for the events of a chunk as columns, and event asks for them again"),
-        (with_list, Lent, "OCQ-203", "table asks for the events of a chunk as columns, and raws asks for them again"),
+        (two, Lent, "OCQ-203", f"{TWICE}other asks for the same events again"),
+        (with_event, Lent, "OCQ-203", f"{TWICE}event asks for the same events again"),
+        (with_list, Lent, "OCQ-203", f"{TWICE}raws asks for the same events again"),
         (
             with_metadata,
             Lent,
             "OCQ-203",
-            "table asks for the events of a chunk as columns, and metadata asks for them again",
+            f"{TWICE}metadata asks for the same events again",
         ),
     ],
 )

@@ -154,8 +154,8 @@ def test_changed_handlers_apply_from_where_processes_with_the_earlier_handlers_s
     after = rule(NEW, on_changed=on_changed).kept(replace(found(own.record, 20, 20, 12), claimed=[third]))
     assert after.record.changes == (HandlersChange(12, NOW, "1:handlers"),)
     warnings = {
-        Warned.OTHERS: "processes with the earlier handlers of group 'books' went on beside those with the changed "
-        "ones, which count since position 12, not 9: up to there some partitions were handled by the earlier ones; "
+        Warned.OTHERS: "processes with the earlier handlers of group 'books' kept running beside those with the "
+        "changed ones, which apply since position 12, not 9: up to there the earlier ones handled some partitions; "
         "opencqrs groups rebuild books builds it again beside that, opencqrs groups reset books --to tail handles all "
         "events again"
     }
@@ -177,11 +177,11 @@ def test_changed_handlers_may_be_refused_with_possible_fixes() -> None:
         rule(NEW, on_changed=OnChangedHandlers.REFUSE).kept(found(RECORD, 9))
     assert error_of(refused.value) == (
         "OCQ-318",
-        "handlers of group 'books' changed since position 9, up to which others built its read model",
+        "handlers of group 'books' changed since position 9, up to which other handlers built its read model",
         "to continue with the new ones, start once with "
         "--set 'event-handling.groups[books].processing.on-changed-handlers=warn'; or opencqrs groups rebuild books to "
         "build the read model again while the old handlers run; or delete the read model and opencqrs groups reset "
-        "books --to tail to handle all events again; or put the handlers back",
+        "books --to tail to handle all events again; or restore the earlier handlers",
     )
 
 
@@ -262,8 +262,8 @@ def test_changed_sequences_are_refused_with_the_fix(group: FoundGroup, why: str)
         rule(OTHER, on_changed=OnChangedHandlers.IGNORE).kept(group)
     assert error_of(refused.value) == (
         "OCQ-319",
-        f"group 'books' sequences its events in another way than before, and {why}: order would be lost",
-        "put settings sequence.* and the sequence resolver or batch key back; or opencqrs groups rebuild books to "
+        f"group 'books' sequences its events differently than before, and {why}: order would be lost",
+        "restore the settings sequence.* and the sequence resolver or batch key; or opencqrs groups rebuild books to "
         "build the read model again; or opencqrs groups reset books --to tail to handle all events again, where "
         "@on_reset empties the read model",
     )
@@ -321,7 +321,7 @@ def test_a_changed_selection_causes_one_warning_with_the_position(before: object
     kept = rule(selection=now).kept(found(selected(before), 7, 9))  # type: ignore[arg-type]
     assert kept.record == selected(now, 9, before)  # type: ignore[arg-type]
     assert kept.warnings == {
-        Warned.SELECTION: f"group 'books' selects other events since position 9: {changed}. Those up to there are not "
+        Warned.SELECTION: f"group 'books' selects other events since position 9: {changed}. Events up to there are not "
         "read again: opencqrs groups rebuild books builds its read model again from all, opencqrs groups reset books "
         "--to tail handles all events again"
     }
@@ -334,7 +334,7 @@ TYPED, MORE = ((*BOOKS, ("events.types", text)) for text in ("{}", "{lent: Lent}
 def test_a_newly_mapped_type_causes_a_warning() -> None:
     kept = rule(selection=MORE).kept(found(selected(TYPED), 7, 9))
     assert (
-        "since position 9: events.types was {} and is {lent: Lent}. Those up to there"
+        "since position 9: events.types was {} and is {lent: Lent}. Events up to there"
         in kept.warnings[Warned.SELECTION]
     )
 

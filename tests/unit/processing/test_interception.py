@@ -473,7 +473,7 @@ def with_lists(raws: list[Event]) -> Iterator[None]:
     yield
 
 
-ONCE = "must be a plain function that yields once, where what it surrounds is to run"
+ONCE = "must be a plain function that yields once, where the surrounded call is to run"
 NO_MANAGER = "must be the generator function itself, not a context manager made of it"
 AN_EVENT = "an @around_event function surrounds the handlers of one event, whatever its class"
 A_CALL = "an @around_handler function surrounds one call of any handler"

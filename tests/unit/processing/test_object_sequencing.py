@@ -229,7 +229,7 @@ def test_a_resolver_that_does_not_accept_the_classes_of_the_group_is_refused_at_
     assert str(caught.value) == (
         "[OCQ-514] the sequence resolver takes Lent | Returned, but the group also handles events of type 'other'\n"
         "  where: provider by_reader\n"
-        "  fix:   let it take their class too, or dict"
+        "  fix:   have it take their class, too, or dict"
     )
 
 

@@ -288,7 +288,7 @@ def test_an_event_that_is_no_longer_in_the_log_waits_for_a_person() -> None:
     world.store.pick = lambda _: []  # type: ignore[method-assign]
     world.pass_time(30)
     assert world.waiting == {1: "undecodable", 2: "pending"}
-    known = "the log does not have event id 1 of s at position 1 any more"
+    known = "the log no longer has event id 1 of s at position 1"
     assert world.tracker.entries("group")[0].reason == known
 
 
@@ -658,7 +658,7 @@ def test_a_claim_is_refused_if_waiting_events_now_belong_to_another_sequence() -
     world.drain()
     processing = world.run.processing
     processing._sequencing = SequencingByEvent(PerSubjectLevel(1))
-    with pytest.raises(InboxError, match=r"OCQ-609.*waits as part of sequence '/a/1', and is in '/a' now"):
+    with pytest.raises(InboxError, match=r"OCQ-609.*waits as part of sequence '/a/1', but is in '/a' now"):
         world.claim()
     processing._sequencing = SequencingByEvent(PerSubject())
     world.claim()
@@ -687,7 +687,7 @@ def test_a_claim_is_refused_if_one_of_many_waiting_events_now_belongs_to_another
     assert len(world.waiting) == 30
     before = world.run.processing._sequencing
     world.run.processing._sequencing = SequencingByEvent(ButOne(f"/{number}"))
-    with pytest.raises(InboxError, match=rf"OCQ-609.*as part of sequence '/{number}', and is in '/{number} again' now"):
+    with pytest.raises(InboxError, match=rf"OCQ-609.*as part of sequence '/{number}', but is in '/{number} again' now"):
         world.claim()
     world.run.processing._sequencing = before
     world.claim()
@@ -737,7 +737,7 @@ def test_a_group_that_can_no_longer_park_does_not_overtake_waiting_events() -> N
     world.errors = {1: NO}
     world.drain()
     world.run.processing._parking = None
-    with pytest.raises(InboxError, match=r"OCQ-609.*cannot be parked as it is set up"):
+    with pytest.raises(InboxError, match=r"OCQ-609.*with its settings, the group cannot park events"):
         world.claim()
 
 

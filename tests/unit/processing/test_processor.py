@@ -590,7 +590,7 @@ def test_a_handler_that_ends_the_transaction_once_is_reported_after_its_events(g
     assert (outcome.failure.permanent, outcome.failure.code) == (True, "OCQ-228")
     assert outcome.failure.event.startswith("one of 3 events, from event 1 at position 1")
     assert (
-        "did not do so again when events were handled alone: what it had written may be there twice"
+        "did not do so again when events were handled alone: what it had written may exist twice"
         in outcome.failure.message
     )
     assert (group.rows, outcome.cursor.stored) == (["1", "2", "3"], 3)
@@ -778,7 +778,7 @@ def test_an_event_without_the_field_that_gives_its_sequence_is_named(group: Grou
     assert summary(outcome) == (0, 0, 0, Origin.EVENT, None)
     assert outcome.failure is not None
     assert outcome.failure.summary == (
-        "[OCQ-214] EventFormatError: the event has no data field 'reader', which says what it is in order with"
+        "[OCQ-214] EventFormatError: the event has no data field 'reader', which determines its sequence"
         " - event 1 at position 1 (lent, /a)"
     )
 
@@ -895,7 +895,7 @@ def test_an_outage_in_a_handler_names_event_and_handler_and_uses_no_attempt(grou
 
 def test_a_spark_outage_in_a_handler_is_not_attributed_to_its_connections(group: Group) -> None:
     group.add("/a")
-    group.failures["1"] = [UnavailableError("OCQ-420", "a job of Spark was cancelled")]
+    group.failures["1"] = [UnavailableError("OCQ-420", "a Spark job was cancelled")]
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor)
     assert outcome.failure is not None

@@ -566,8 +566,8 @@ def test_an_event_that_is_no_longer_in_the_log_waits_for_a_person(caplog: pytest
     ]
     world.pass_time(10)
     assert world.waiting == {1: "undecodable"}
-    assert world.entry(1).reason == "the log does not have event id 1 of s at position 1 any more"
-    assert "event id 1 of sequence '/a' waits for a person: the log does not have event id 1 of s" in caplog.text
+    assert world.entry(1).reason == "the log no longer has event id 1 of s at position 1"
+    assert "event id 1 of sequence '/a' waits for a person: the log no longer has event id 1 of s" in caplog.text
     assert world.positions == [2]
 
 
@@ -821,7 +821,7 @@ def test_a_claim_is_refused_if_waiting_events_now_belong_to_another_sequence() -
     world = World(["/a/1", "/b/1"])
     world.drain()
     world.run.processing._sequencing = SequencingByEvent(PerSubjectLevel(1))
-    with pytest.raises(InboxError, match=r"OCQ-609.*waits as part of sequence '/./1', and is in '/.' now"):
+    with pytest.raises(InboxError, match=r"OCQ-609.*waits as part of sequence '/./1', but is in '/.' now"):
         world.claim()
     world.run.processing._sequencing = SequencingByEvent(PerSubject())
     world.claim()

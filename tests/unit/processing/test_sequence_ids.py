@@ -147,7 +147,7 @@ def test_a_resolver_that_declares_only_the_subject_cannot_read_anything_else(loo
     with pytest.raises(ProjectCodeError) as caught:
         SequencingByEvent(look, place="provider by_reader").sequence_ids(event())
     assert (caught.value.code, caught.value.where) == ("OCQ-224", "provider by_reader")
-    assert caught.value.what.startswith("the sequence resolver says that it looks at the subject alone, but looks at ")
+    assert caught.value.what.startswith("the sequence resolver declares that it uses the subject alone, but it uses ")
 
 
 async def asynchronous(event: Event) -> str:
@@ -197,7 +197,7 @@ def test_a_subclass_of_str_is_accepted_as_a_text() -> None:
 
 @pytest.mark.parametrize("make", [numbered, in_turn, lambda: lambda _: str(random.random())])
 def test_a_non_deterministic_resolver_is_refused_at_the_first_event(make: Callable[[], Any]) -> None:
-    with pytest.raises(ProjectCodeError, match="when it was asked again for the same event"):
+    with pytest.raises(ProjectCodeError, match="when called again for the same event"):
         SequencingByEvent(make()).sequence_ids(event())
 
 
@@ -209,7 +209,7 @@ def test_a_resolver_that_becomes_non_deterministic_is_found_in_a_long_log() -> N
 
     sequencing = SequencingByEvent(resolver)
     events = [event(position=position) for position in range(3_000)]
-    with pytest.raises(ProjectCodeError, match="asked again"):
+    with pytest.raises(ProjectCodeError, match="called again"):
         [sequencing.sequence_ids(one) for one in events]
 
 

@@ -186,7 +186,7 @@ def test_an_event_without_the_field_is_refused_with_its_name(payload: str) -> No
     with pytest.raises(EventFormatError) as caught:
         PerDataField(("reader", "id"))(event(payload=payload))
     assert str(caught.value) == (
-        "[OCQ-214] the event has no data field 'reader.id', which says what it is in order with\n"
+        "[OCQ-214] the event has no data field 'reader.id', which determines its sequence\n"
         "  where: event 4711 at position 1 (t, /books/1)\n"
         "  fix:   give every event of the group that field, or narrow fetch.subject, or choose another "
         "sequence.resolution"
@@ -198,7 +198,7 @@ def test_an_event_without_the_key_is_refused_with_its_name(extensions: str | Non
     with pytest.raises(EventFormatError) as caught:
         PerMetadataKey("reader")(event(extensions=extensions))
     assert caught.value.code == "OCQ-214"
-    assert caught.value.what == "the event has no metadata 'reader', which says what it is in order with"
+    assert caught.value.what == "the event has no metadata 'reader', which determines its sequence"
 
 
 def test_an_event_without_data_is_refused_as_such() -> None:

@@ -270,9 +270,9 @@ def test_a_cached_handler_is_refused(call: Callable[..., Any], provided: Any) ->
     with pytest.raises(HandlerSignatureError) as caught:
         read_signature(call, "handlers.py:7 (lend)", provided)
     assert str(caught.value) == (
-        "[OCQ-204] a handler must not be cached: an event that equals an earlier one would not be handled\n"
+        "[OCQ-204] a handler must not be cached: an event equal to an earlier one would not be handled\n"
         "  where: handlers.py:7 (lend)\n"
-        "  fix:   leave the cache out, such as @functools.lru_cache; cache a function that it calls"
+        "  fix:   remove the cache, such as @functools.lru_cache; cache a function that it calls"
     )
 
 
@@ -283,7 +283,7 @@ def test_the_error_for_a_job_shows_the_form_of_a_job(provided: Any) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         read_signature(counting, "here", provided, JOB)
     assert caught.value.fix == (
-        "annotate each parameter with what a job may have: "
+        "annotate each parameter with what a job can take: "
         "def remind(context: JobContext, connection: Connection) -> None"
     )
 
@@ -389,18 +389,18 @@ WRONG = [
         unprovided,
         "OCQ-201",
         "parameter 'other: Unprovided' cannot be filled",
-        "make Unprovided a dataclass or a pydantic model if it is an event, or let the container provide it",
+        "make Unprovided a dataclass or a pydantic model if it is an event, or have the container provide it",
     ),
     (
         of_a_protocol,
         "OCQ-201",
-        "parameter 'sender: Sender' cannot be filled: Sender is a protocol, and providers are found by class",
+        "parameter 'sender: Sender' cannot be filled: Sender is a protocol, but providers are found by class",
         PROTOCOL_FIX,
     ),
     (
         of_a_protocol_or_none,
         "OCQ-201",
-        "parameter 'sender: Sender | None' cannot be filled: Sender is a protocol, and providers are found by class",
+        "parameter 'sender: Sender | None' cannot be filled: Sender is a protocol, but providers are found by class",
         PROTOCOL_FIX,
     ),
     (maybe, "OCQ-201", "parameter 'event: BookLent | None' cannot be filled", RIGHT_FORM),
@@ -473,13 +473,13 @@ WRONG = [
     (
         yielding,
         "OCQ-204",
-        "a handler must not yield: nobody would run it",
+        "a handler must not yield: its code would never run",
         "return nothing; use a plain or an async function",
     ),
     (
         yielding_asynchronously,
         "OCQ-204",
-        "a handler must not yield: nobody would run it",
+        "a handler must not yield: its code would never run",
         "return nothing; use a plain or an async function",
     ),
 ]
@@ -504,7 +504,7 @@ def test_an_on_start_function_must_not_yield(provided: Any) -> None:
         read_signature(prepare_by_yielding, "handlers.py:7 (prepare)", provided, ON_START)
     assert (caught.value.code, caught.value.what, caught.value.fix) == (
         "OCQ-204",
-        "an @on_start function must not yield: nobody would run it",
+        "an @on_start function must not yield: its code would never run",
         "def prepare(connection: Connection) -> None",
     )
 

@@ -240,7 +240,7 @@ def test_a_misspelled_result_type_of_an_upcaster_causes_one_warning(caplog: pyte
     assert warnings_of(known, "a.lent.v2", "a.sold", "a.lnt.v2", "a.lnt.v2", caplog=caplog) == [
         "the upcaster upcasters.py:1 (split) makes events of type 'a.lnt.v2', which no event class and no handler "
         "names (did you mean a.lent.v2?)\n"
-        "  fix:   correct the type of the Upcast; or, if no handler is to get these events, leave it"
+        "  fix:   correct the type of the Upcast; or, if no handler should get these events, leave it as it is"
     ]
 
 
@@ -257,7 +257,7 @@ def test_two_upcasters_of_one_type_are_refused_and_both_named() -> None:
     assert str(caught.value) == (
         "[OCQ-220] two upcasters take events of type 'lent.v1'\n"
         "  where: upcasters.py:1 (one) and upcasters.py:2 (several)\n"
-        "  fix:   leave one of them"
+        "  fix:   keep one of them"
     )
 
 
@@ -276,7 +276,7 @@ def test_a_cycle_of_upcasters_is_refused_with_their_names(circle: str, shown: st
     error = caught.value
     assert (error.code, error.what) == ("OCQ-222", f"upcasters lead in a circle ({shown})")
     assert error.where == places
-    assert error.fix == "let the upcasters lead to a type that none of them takes"
+    assert error.fix == "have the upcasters end at a type that none of them takes"
 
 
 def test_the_same_type_in_two_branches_is_not_a_cycle() -> None:
@@ -459,9 +459,9 @@ async def yielding_asynchronously(data: dict[str, Any]) -> AsyncIterator[Upcast]
     [
         (with_connection, "OCQ-205", "an upcaster sees an event before it is handled and cannot have connection"),
         (with_list, "OCQ-205", "an upcaster sees one event at a time, but data asks for a list"),
-        (of_either, "OCQ-203", "an upcaster takes events of one class, but asks for any of several"),
+        (of_either, "OCQ-203", "an upcaster takes events of one class, but its parameter names several"),
         (unannotated, "OCQ-201", "parameter 'data' has no annotation"),
-        (yielding_asynchronously, "OCQ-204", "an upcaster must not yield: nobody would run it"),
+        (yielding_asynchronously, "OCQ-204", "an upcaster must not yield: its code would never run"),
     ],
 )
 def test_a_wrong_signature_is_refused_at_startup(call: Callable[..., Any], code: str, what: str) -> None:

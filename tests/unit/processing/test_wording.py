@@ -23,7 +23,7 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="AwayError", message="gone"
             Action.SKIP,
             FAILED,
             3,
-            "event 7 failed on attempt 3 (ValueError: no); attempts used up: the event is skipped",
+            "event 7 failed on attempt 3 (ValueError: no); attempts exhausted: the event is skipped",
         ),
         (
             Action.STOP,

@@ -229,8 +229,8 @@ def test_all_members_of_a_module_are_used() -> None:
         ([], {}, "no handlers were found"),
         ([tables], {}, "no handlers were found"),
         ([lend, count], {}, "handlers of several groups: choose one of catalog, loans with group=…"),
-        ([lend], {"group": "loans"}, "no handler belongs to a group 'loans'; there is catalog"),
-        ([tables], {"group": "loans"}, "no handler belongs to a group 'loans'; there is no handler at all"),
+        ([lend], {"group": "loans"}, "no handler belongs to a group 'loans'; the groups are: catalog"),
+        ([tables], {"group": "loans"}, "no handler belongs to a group 'loans'; the groups are: none"),
         ([lend], {"on_exhausted": "wait"}, "'wait' is not a valid OnExhausted"),
     ],
 )
@@ -243,7 +243,7 @@ def test_arguments_that_cannot_be_tested_are_refused(given: list[Any], options: 
     ("options", "said"),
     [
         ({"retry": 3}, "retry takes a back-off such as FixedBackOff(2, max_attempts=3), got 3"),
-        ({"provide": {"Mailer": object()}}, "provide takes objects by the type that is asked for, such as {Mailer: …}"),
+        ({"provide": {"Mailer": object()}}, "provide takes objects by the requested type, such as {Mailer: …}"),
     ],
 )
 def test_options_of_another_type_are_refused(options: dict[str, Any], said: str) -> None:
@@ -541,7 +541,7 @@ def test_waits_can_be_stepped_through() -> None:
 
 def test_a_retry_without_waits_and_without_end_fails_the_test() -> None:
     test = HandlerTest(tables, lend, retry=FixedBackOff(0)).given(Lent("1", "nobody"))
-    with pytest.raises(AssertionError, match="was tried 1000 times: give retry a max_attempts"):
+    with pytest.raises(AssertionError, match="was tried 1000 times: set max_attempts in retry"):
         test.handle()
 
 
@@ -582,7 +582,7 @@ FAILED = "\nlog:\n  [catalog 0/1] event 2 at position 2 (lent, /) failed on atte
         (lambda test: test.expect_log("nothing"), f"the log has no line with 'nothing'{FAILED}"),
         (
             lambda test: test.expect_log("skipped", "attempt 1"),
-            f"the log has no line with 'attempt 1' behind the others{FAILED}",
+            f"the log has no line with 'attempt 1' after the others{FAILED}",
         ),
     ],
 )
@@ -725,10 +725,10 @@ def test_given_events_are_used_unchanged() -> None:
 )
 def test_expectations_fail_if_handle_was_forgotten(expect: Callable[[HandlerTest], object]) -> None:
     test = RecordingGroup().test.given(Lent("1"), Lent("2"))
-    with pytest.raises(AssertionError, match=r"^2 events given and not handled yet: call handle\(\) before"):
+    with pytest.raises(AssertionError, match=r"^2 events given but not handled yet: call handle\(\) first"):
         expect(test)
     test.handle().given(Lent("3"))
-    with pytest.raises(AssertionError, match=r"^1 event given and not handled yet: call handle\(\) before"):
+    with pytest.raises(AssertionError, match=r"^1 event given but not handled yet: call handle\(\) first"):
         expect(test)
 
 
@@ -790,7 +790,7 @@ def test_classes_may_be_named_by_a_map_of_types() -> None:
         ({"type": "t", "data": object()}, "a object cannot become JSON"),
         (
             {"type": "t", "Subject": "/books/1"},
-            "attributes of an event are in lower case: not 'Subject', write 'subject'",
+            "the attributes of an event are lower-case: not 'Subject', write 'subject'",
         ),
     ],
 )
@@ -960,6 +960,6 @@ def test_a_handler_that_ends_the_transaction_once_fails_its_chunk(*, in_lists: b
     test.given(*(Event(n, str(n), "s", "/a", "t", None, None, "{}", None) for n in range(1, 4)))
     with pytest.raises(TransactionEndedError):
         test.handle()
-    test.expect_failed(TransactionEndedError).expect_log("may be there twice")
+    test.expect_failed(TransactionEndedError).expect_log("may exist twice")
     assert len(test.rows("SELECT id FROM seen")) > 3
     test.close()

@@ -61,7 +61,7 @@ def test_a_run_raises_the_error_of_the_job_even_if_another_attempt_follows() -> 
 
 @pytest.mark.parametrize(
     ("overlap", "status"),
-    [("skip", "skipped, run sends:0001 has not ended"), ("queue", "queued, as it waits for other runs to end")],
+    [("skip", "skipped, run sends:0001 has not ended"), ("queue", "queued, because it waits for other runs to end")],
 )
 def test_a_run_skipped_or_queued_because_another_awaits_its_next_attempt_fails_the_test(
     overlap: str, status: str
@@ -77,9 +77,9 @@ def test_a_run_skipped_or_queued_because_another_awaits_its_next_attempt_fails_t
     with pytest.raises(ValueError, match="True"):
         test.run()
     message = (
-        rf"^job 'sends' has not run: run sends:0002 is {status}; the next attempt of run sends:0001 is due in 30 s: "
+        rf"^job 'sends' did not run: run sends:0002 is {status}; the next attempt of run sends:0001 is due in 30 s: "
     )
-    with pytest.raises(AssertionError, match=message + r"let it come with advance\(30\)$"):
+    with pytest.raises(AssertionError, match=message + r"reach it with advance\(30\)$"):
         test.run()
     test.advance(30).expect_statuses("succeeded", "skipped" if overlap == "skip" else "succeeded")
 
@@ -136,7 +136,7 @@ def tables(connection: Connection) -> None:
 @pytest.mark.parametrize("ids", [(), (77,)])
 def test_a_job_that_had_nothing_to_do_is_not_reported_as_idempotent(ids: tuple[int, ...]) -> None:
     test = JobTest(adds, tables).run()
-    with pytest.raises(AssertionError, match=r"^job 'adds' was not tested: its input has selected nothing; add rows"):
+    with pytest.raises(AssertionError, match=r"^job 'adds' was not tested: its input selected nothing; first add rows"):
         assert_idempotent(test, *ids)
     with test.connection() as connection:
         connection.execute(text("INSERT INTO seen VALUES (77, 0)"))
@@ -174,7 +174,7 @@ ENOUGH = [{"max-items-per-run": 2}, {"max-items-per-run": 2, "transaction": "run
 def test_a_run_ended_by_a_limit_is_reported_as_not_tested(given: Callable[..., Any], settings: dict[str, Any]) -> None:
     untested = (
         r"^job 'settles' was not tested: a run has not handled everything: it.+; the rest is for the next run; "
-        r"raise max-items-per-run or time-budget in the test$"
+        r"increase max-items-per-run or time-budget in the test$"
     )
     with pytest.raises(AssertionError, match=untested):
         assert_idempotent(with_two_rows(given, settings))
@@ -202,7 +202,7 @@ def copies(connection: Connection) -> None:
 @pytest.mark.parametrize("settings", [{}, {"triggers.startup": True}])
 def test_a_job_without_an_input_that_changed_nothing_is_not_reported_as_idempotent(settings: dict[str, Any]) -> None:
     test = JobTest(copies, tables, settings=settings)
-    with pytest.raises(AssertionError, match=r"^job 'copies' was not tested: its first run has changed nothing; add"):
+    with pytest.raises(AssertionError, match=r"^job 'copies' was not tested: its first run changed nothing; first add"):
         assert_idempotent(test)
     with test.connection() as connection:
         connection.execute(text("INSERT INTO seen VALUES (1, 0)"))

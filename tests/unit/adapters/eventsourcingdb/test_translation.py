@@ -90,7 +90,7 @@ def to_be_sent(number: str) -> Event:
 def test_a_number_that_the_client_would_round_is_refused(number: str) -> None:
     with pytest.raises(EventStoreError, match=f"OCQ-336.*round the number {number}") as caught:
         candidate_of(to_be_sent(number), "s")
-    assert caught.value.fix == f'put it into the data as text: "{number}"'
+    assert caught.value.fix == f'put it in the data as text: "{number}"'
 
 
 @pytest.mark.parametrize(

@@ -422,15 +422,13 @@ def test_slow_events_occupying_all_slots_while_a_partition_waits_are_reported_at
     engine.clock.advance(HELD_SECONDS)
     said = lines.get(timeout=SECONDS)
     assert said.levelname == "WARNING"
-    assert (
-        "all 2 slots of Spark are held by slow events (g 2 for 10 s), while partitions wait (g 1)" in said.getMessage()
-    )
+    assert "all 2 Spark slots are held by slow events (g 2 for 10 s), while partitions wait (g 1)" in said.getMessage()
     engine.context.looked.clear()
     engine.clock.advance(2)
     assert engine.context.looked.wait(SECONDS)
     go.set()
     over = lines.get(timeout=SECONDS)
-    assert (over.levelname, over.getMessage()) == ("INFO", "slow events do not hold all slots of Spark any more")
+    assert (over.levelname, over.getMessage()) == ("INFO", "slow events no longer hold all Spark slots")
     assert engine.seen.done.wait(SECONDS)
 
 

@@ -257,7 +257,7 @@ def test_a_spark_job_that_never_starts_is_cancelled_and_uses_no_attempt(engine: 
         engine.context.jobs.append(1)
         begun.set()
         assert go.wait(SECONDS)
-        raise UnavailableError("OCQ-420", "a job of Spark was cancelled")
+        raise UnavailableError("OCQ-420", "a Spark job was cancelled")
 
     def cancel() -> None:
         engine.context.jobs.clear()
@@ -281,7 +281,7 @@ def test_a_stop_cancels_the_spark_jobs_of_a_handler_that_does_not_return(engine:
     def take_long() -> None:
         begun.set()
         assert go.wait(SECONDS)
-        raise UnavailableError("OCQ-420", "a job of Spark was cancelled")
+        raise UnavailableError("OCQ-420", "a Spark job was cancelled")
 
     engine.during = take_long
     engine.context.on_cancel = go.set

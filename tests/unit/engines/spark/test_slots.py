@@ -81,9 +81,9 @@ def test_slow_events_occupying_all_slots_while_partitions_wait_are_reported_once
     assert watched.log_line() is None
     watched.clock.advance(1)
     assert watched.log_line() == (
-        "all 3 slots of Spark are held by slow events (loans 2 for 15 s, audit 1 for 10 s), while partitions wait "
-        "(mail 2, news 1): bound a group by spark.max-tasks-per-group, give calls up by processing.handler-timeout, "
-        "or give Spark more cores"
+        "all 3 Spark slots are held by slow events (loans 2 for 15 s, audit 1 for 10 s), while partitions wait "
+        "(mail 2, news 1): limit a group with spark.max-tasks-per-group, abandon long calls with "
+        "processing.handler-timeout, or give Spark more cores"
     )
     watched.clock.advance(3_600)
     assert watched.log_line() is None
@@ -94,10 +94,10 @@ def test_the_end_of_the_shortage_is_reported_and_so_is_a_later_one():
     watched.waiting = {"mail": 1}
     watched.begin("loans")
     watched.clock.advance(HELD_SECONDS)
-    assert (watched.log_line() or "").startswith("the slot of Spark is held by slow events (loans 1 for 10 s)")
+    assert (watched.log_line() or "").startswith("the only Spark slot is held by slow events (loans 1 for 10 s)")
     watched.tasks.clear()
     watched.begin("mail")
-    assert watched.log_line() == "slow events do not hold all slots of Spark any more"
+    assert watched.log_line() == "slow events no longer hold all Spark slots"
     assert watched.log_line() is None
     watched.clock.advance(HELD_SECONDS)
     assert "(mail 1 for 10 s)" in (watched.log_line() or "")

@@ -89,10 +89,10 @@ def test_unknown_columns_and_other_types_are_refused(ddl, says):
         (
             "time TIMESTAMP",
             "yesterday",
-            "the time is 'yesterday', which is not an RFC 3339 time, of the event at position 2",
+            "the time is 'yesterday', which is not an RFC 3339 time, in the event at position 2",
         ),
-        ("time TIMESTAMP", "2026-01-05T00:00:00", "which is not an RFC 3339 time, of the event at position 2"),
-        ("payload VARIANT", "{", r"the data cannot be a VARIANT \(.*\), of the event at position 2"),
+        ("time TIMESTAMP", "2026-01-05T00:00:00", "which is not an RFC 3339 time, in the event at position 2"),
+        ("payload VARIANT", "{", r"the data cannot be a VARIANT \(.*\), in the event at position 2"),
     ],
 )
 def test_a_value_that_a_column_cannot_hold_is_refused_with_its_event(ddl, text, says):
@@ -104,6 +104,6 @@ def test_a_value_that_a_column_cannot_hold_is_refused_with_its_event(ddl, text, 
 def test_extensions_that_are_not_an_object_are_refused_with_their_event(text):
     columns = Available().chosen(type(parse_ddl("a INT"))([Available().usual()["extensions"]]))
     with pytest.raises(
-        EngineError, match=r"OCQ-419.* the other attributes are not a JSON object, of the event at position 2"
+        EngineError, match=r"OCQ-419.* the other attributes are not a JSON object, in the event at position 2"
     ):
         columns.batch([(1, None), (2, text)])

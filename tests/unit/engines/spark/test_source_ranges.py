@@ -158,7 +158,7 @@ def test_a_limit_is_used_up_if_there_are_enough_events():
 
 def test_a_log_that_has_become_shorter_is_an_error():
     store = InMemoryEventStore(map(made, range(1, 4)))
-    with pytest.raises(EngineError, match=r"OCQ-411.* the log ends at position 3, but 4 was there before"):
+    with pytest.raises(EngineError, match=r"OCQ-411.* the log ends at position 3, but position 4 existed before"):
         read(store, Range(0, 5))
 
 

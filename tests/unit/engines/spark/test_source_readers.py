@@ -176,7 +176,7 @@ SHORT = InMemoryEventStore(made(n) for n in range(1, 4))
 
 @pytest.mark.parametrize(
     ("there", "found"),
-    [(OTHER, "it holds event other 5 of s at position 5"), (SHORT, "there is none: the log ends at position 3")],
+    [(OTHER, "the log has event other 5 of s at position 5"), (SHORT, "there is none: the log ends at position 3")],
 )
 @pytest.mark.parametrize(
     "resume",
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_log_is_refused(there, found, resume):
     with pytest.raises(EngineError) as caught:
         resume(stream_reader(lambda _url, _mapping: there))
     assert caught.value.code == "OCQ-411"
-    assert caught.value.what.endswith(f"belongs to: it should hold event 5 of s at position 5, but {found}")
+    assert caught.value.what.endswith(f"belongs to: expected event 5 of s at position 5, but {found}")
     assert "name the event store that the checkpoint belongs to" in caught.value.fix
 
 
@@ -229,7 +229,9 @@ def test_a_checkpoint_is_compared_when_events_follow_and_one_without_a_fingerpri
     assert reader.latestOffset(offset(9), ALL) == offset(9)
     assert log.compared == 2
     old = {"position": 50_007}
-    with pytest.raises(EngineError, match=r"OCQ-411.* the log ends at position 50000, but 50007 was there before"):
+    with pytest.raises(
+        EngineError, match=r"OCQ-411.* the log ends at position 50000, but position 50007 existed before"
+    ):
         stream_reader().latestOffset(old, ALL)
     assert stream_reader().latestOffset({"position": COUNT}, ALL) == {"position": COUNT}
 
@@ -240,9 +242,7 @@ def test_a_restored_log_that_has_grown_since_is_refused_by_a_running_query():
     assert reader.latestOffset(reader.initialOffset(), ALL) == offset(3)
     assert reader.latestOffset(offset(3), ALL) == offset(3)
     log = InMemoryEventStore(made(n)._replace(id=f"other {n}") for n in range(1, 6))
-    with pytest.raises(
-        EngineError, match=r"OCQ-411.* it should hold event 3 of s at position 3, but it holds event oth"
-    ):
+    with pytest.raises(EngineError, match=r"OCQ-411.* expected event 3 of s at position 3, but the log has event oth"):
         reader.latestOffset(offset(3), ALL)
 
 
@@ -319,7 +319,7 @@ class Unavailable(InMemoryEventStore):
 def test_an_unavailable_store_is_reported_in_one_line_without_a_stack_trace(ask):
     with pytest.raises(EngineError) as caught:
         ask(lambda _url, _mapping: Unavailable())
-    assert (caught.value.code, caught.value.what) == ("OCQ-412", "the event store does not answer (connection lost)")
+    assert (caught.value.code, caught.value.what) == ("OCQ-412", "the event store is unavailable (connection lost)")
     assert os.environ["SPARK_HIDE_TRACEBACK"]
 
 
