@@ -1,8 +1,9 @@
-"""What a forked process has of its parent and must not use: open connections, and locks that no thread releases there.
+"""What a forked process inherits from its parent and must not use: open connections, and locks that no thread releases.
 
 Two processes that send on one connection get each other's answers, and write within each other's transactions. SQLite
 notes in the memory of a process which of its threads has which lock on which open file. In a fork these notes are
-wrong: who opens the file again there waits for threads that do not exist, or reads what the parent overwrites.
+wrong: a process that opens the file again there waits for threads that do not exist, or reads what the parent
+overwrites.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ class Inherited(ABC):
     """Something that holds connections."""
 
     def close_before_fork(self) -> None:  # noqa: B027 few have to
-        """In the parent: close connections that no thread uses now, if a fork could not open its own beside them."""
+        """In the parent: close idle connections, if a fork could not open its own beside them."""
 
     @abstractmethod
     def leave_to_parent(self) -> None:
-        """In a fork: use what the parent has opened no longer, and close none of it; the next use opens new ones."""
+        """In a fork: no longer use the parent's connections, and do not close them; the next use opens new ones."""
 
 
 _inherited: WeakSet[Inherited] = WeakSet()
 _of_parent: list[object] = []
-_HANDLES = 1024  # that are tried where the system does not list them
+_HANDLES = 1024  # that are tried if the system does not list them
 
 FILES_OF_PARENT: set[tuple[int, int]] = set()
 """Device and inode of each file that the parent had open when this process was forked; empty in any other process."""
 
 
 def leave_to_parent_in_forks(holder: Inherited) -> None:
-    """Have the methods of something called at each fork from now on."""
+    """Have the methods of an object called at each fork from now on."""
     _inherited.add(holder)
 
 
 def keep_open(*of_parent: object) -> None:
-    """Keep what the parent has opened from being closed, as many things are when nothing refers to them any more."""
+    """Prevent the parent's connections from being closed, as happens to many objects on garbage collection."""
     _of_parent.extend(of_parent)
 
 

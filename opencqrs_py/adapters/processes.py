@@ -1,6 +1,6 @@
 """Processes of this machine: what identifies them, and whether one has provably ended.
 
-Linux shows all of that below ``/proc``. On other systems nothing can be proved, and claims of a process end by time.
+Linux shows this below ``/proc``. On other systems nothing can be proved, and claims of a process end by timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STATE, _STARTED = 0, 19  # in /proc/PID/stat, after the name in parentheses
 
 @cache
 def boot_id() -> str:
-    """Return what identifies the time since the machine was started; empty if it is not known."""
+    """Return the identity of the machine's boot; empty if it is not known."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -43,7 +43,7 @@ def this_process() -> ProcessIdentity:
 
 
 def has_ended(process: ProcessIdentity) -> bool:
-    """Return whether a process has provably ended: it was one of this boot and PID namespace, and is not there."""
+    """Return whether a process has provably ended: it belonged to this boot and PID namespace, and no longer exists."""
     known = process.boot and process.namespace and process.started
     if not known or (process.boot, process.namespace) != (boot_id(), _namespace()):
         return False
@@ -75,7 +75,7 @@ def _stat(pid: int) -> tuple[str, str] | None:
 
 
 def _require_none(pid: int) -> None:
-    """Raise ``PermissionError`` if there is such a process after all: ``/proc`` may hide it (``hidepid=2``)."""
+    """Raise ``PermissionError`` if such a process exists after all: ``/proc`` may hide it (``hidepid=2``)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -26,12 +26,12 @@ _MOST_AT_ONCE = 20_000  # events examined by one read, so that other threads can
 _NEARLY = 16  # a read ends when less than this part of its limit is missing, since few events at once cost more each
 _PATTERN = re.compile(r"[*?\[{]")
 _EVERYTHING = Selection()
-_SOONEST = 0.01  # seconds between two looks, right after something has come
-_LATEST = 0.04  # and after nothing has come for a while: how late a new event can be seen
+_SOONEST = 0.01  # seconds between two polls, right after something was added
+_LATEST = 0.04  # and after nothing was added for a while: the longest delay of a new event
 _GROWTH = 1.5
-_REST = 4  # times as long as a look takes, so that a large folder does not keep a core busy
+_REST = 4  # times as long as a poll takes, so that a large folder does not keep a core busy
 _LONGEST_REST = 1.0
-_COMPLETED_SECONDS = 5.0  # in which a writer may complete a last line after the next file has come
+_COMPLETED_SECONDS = 5.0  # in which a writer may complete a last line after the next file has appeared
 
 
 class FilesUnavailableError(EventStoreError):
@@ -41,10 +41,10 @@ class FilesUnavailableError(EventStoreError):
 class FileWatch(Watch):
     """Polls the files: 10 ms after something was added, and then less often, down to every 40 ms.
 
-    So a new line is seen within 50 ms, if a look takes at most 10 ms. At a folder that has not changed, it takes two
-    calls of the operating system. Where it takes long, in a folder of thousands of files that has just changed, looks
-    are so far apart that they take a fifth of the time; one look that takes long alone, as on a busy machine, delays
-    nothing. ``pause`` waits for some seconds; by default until it is woken.
+    So a new line is seen within 50 ms, if a poll takes at most 10 ms. Polling an unchanged folder takes two system
+    calls. If it takes long, as in a changed folder of thousands of files, polls are spaced so that they take a fifth of
+    the time; a single slow poll, as on a busy machine, delays nothing. ``pause`` waits for some seconds; by default
+    until it is woken.
     """
 
     def __init__(self, head: Callable[[], int], clock: Clock, pause: Callable[[float], object] | None = None) -> None:
@@ -53,7 +53,7 @@ class FileWatch(Watch):
         self._woken = Signal()
         self._sleep = pause or self._woken.wait
         self._pause = _SOONEST
-        self._took = 0.0  # seconds, the last look
+        self._took = 0.0  # seconds, the last poll
 
     @override
     def wait(self, after: int, seconds: float) -> int:
@@ -86,8 +86,8 @@ class FileEventSource(EventSource, Inherited):
     from 1. New files are followed, if their names sort after all others, and so are new lines at the end of the newest
     file, if it is not compressed. A line without its line end is not an event yet, unless a file comes after it.
 
-    What would change the position of an event is refused, for as long as this object lives. Safe for several threads.
-    The path is a folder, or one file; it need not exist before it is used.
+    Changes that would move an event to another position are refused, as long as this object lives. Safe for several
+    threads. The path is a folder, or one file; it need not exist before it is used.
     """
 
     def __init__(self, path: Path | str, clock: Clock | None = None) -> None:
@@ -97,7 +97,7 @@ class FileEventSource(EventSource, Inherited):
         self._log = FileLog(self.path, self._clock, self._readers)
         self._history = History(self._log)
         self._lock = RLock()
-        self._incomplete = ("", 0.0)  # the last line that was met not to be complete, and when it first was
+        self._incomplete = ("", 0.0)  # the last line that was found incomplete, and when it was first found
         leave_to_parent_in_forks(self)
 
     @override
@@ -107,7 +107,7 @@ class FileEventSource(EventSource, Inherited):
         The first time, all events are counted, one file after the other; reads continue in between.
 
         Raises:
-            EventStoreError: OCQ-340, if the files cannot be read for now; OCQ-346, if there never were any; OCQ-341,
+            EventStoreError: OCQ-340, if the files cannot be read at present; OCQ-346, if there never were any; OCQ-341,
                 OCQ-342, or OCQ-232 to OCQ-235, if positions would change or files are not as they should be.
             EventFormatError: OCQ-213, if a file is damaged or not complete yet.
         """
@@ -119,9 +119,9 @@ class FileEventSource(EventSource, Inherited):
                     return self._log.end()
 
     def check(self) -> None:
-        """Raise what is wrong with the files, like ``head``, but unpack of compressed files only the beginning.
+        """Raise what is wrong with the files, like ``head``, but unpack only the beginning of compressed files.
 
-        One that is cut off is reported by the read that comes to its end.
+        A truncated one is reported by the read that reaches its end.
         """
         with self._held():
             self._log.look()
@@ -134,7 +134,7 @@ class FileEventSource(EventSource, Inherited):
 
     def report_unfinished(self) -> None:
         """See ``UnfinishedSource``."""
-        with self._lock, suppress(OSError, EventStoreError):  # of which a read would have said
+        with self._lock, suppress(OSError, EventStoreError):  # which a read would have reported
             self._log.report_unfinished()
 
     def knows_head(self) -> bool:
@@ -148,11 +148,12 @@ class FileEventSource(EventSource, Inherited):
 
     @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """See ``EventSource``. A slice ends before what is not an event; the read that begins with it raises.
+        """See ``EventSource``. A slice ends before an invalid entry; the read that begins with it raises.
 
         Raises:
             EventStoreError: As ``head``.
-            EventFormatError: OCQ-212, 230 or 231, if the event after ``after`` is none; OCQ-213, if it cannot be read.
+            EventFormatError: OCQ-212, 230 or 231, if the entry after ``after`` is not an event; OCQ-213, if it cannot
+                be read.
         """
         if upto is not None and upto <= after:
             return Slice(after, after)
@@ -185,10 +186,10 @@ class FileEventSource(EventSource, Inherited):
     def fingerprint(self, position: int, event: Event | None = None) -> str:
         """See ``EventSource``. The text identifies all files before the position, and what of its file was read.
 
-        What is added after the position changes nothing in it, nor do other times, folders, names and inodes. A
+        It is unaffected by what is added after the position, and by other times, folders, names and inodes. A
         compressed or Parquet file counts as a whole, so the same events, packed again, are another file.
 
-        Not seen is a change between the samples of a file of more than 16 KiB that keeps its size and, in files
+        It does not detect a change between the samples of a file of more than 16 KiB that keeps its size and, in files
         before the position, its number of events.
 
         Raises:
@@ -211,9 +212,10 @@ class FileEventSource(EventSource, Inherited):
 
     @override
     def is_outage(self, error: BaseException) -> bool:
-        """Return whether the files cannot be read for now.
+        """Return whether the files cannot be read at present.
 
-        A last line that is completed after the next file has come is waited for, some seconds since it was first met.
+        A last line that is completed after the next file has appeared is waited for, up to some seconds after it was
+        first found.
         """
         if isinstance(error, IncompleteLineError):
             now = self._clock.monotonic()
@@ -223,7 +225,7 @@ class FileEventSource(EventSource, Inherited):
         return isinstance(error, FilesUnavailableError)
 
     def renew(self) -> None:
-        """Check all files; if they were changed since the last check, start again like a new object.
+        """Check all files; if they were changed since the last check, start over like a new object.
 
         Raises:
             EventStoreError: As ``head``, but for OCQ-341 and OCQ-342.
@@ -239,7 +241,7 @@ class FileEventSource(EventSource, Inherited):
             return state_of(self._log.files)
 
     def expect(self, state: LogState) -> None:
-        """Check that the files are those of a state, perhaps with more; start again if this object has seen others.
+        """Check that the files are those of a state, perhaps with more; start over if this object has seen others.
 
         Raises:
             EventStoreError: OCQ-342, if the files were changed since; else as ``head``.
@@ -261,14 +263,14 @@ class FileEventSource(EventSource, Inherited):
 
     @override
     def leave_to_parent(self) -> None:
-        """In a fork: open the files again, since a place in one that the parent has open is moved by whoever reads."""
+        """In a fork: open the files again, since parent and child share the read position of open files."""
         keep_open(self._readers)
         self._readers, self._lock = Readers(), RLock()
         self._start_again()
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Hold the lock; raise an error of the operating system as an explained one."""
+        """Hold the lock; raise an ``OSError`` as an explained error."""
         with self._lock:
             try:
                 yield
@@ -276,7 +278,7 @@ class FileEventSource(EventSource, Inherited):
                 raise self._explained(error) from error
 
     def _explained(self, error: OSError) -> EventStoreError:
-        """Return the error to raise for one of the operating system; where nothing ever was, it is not an outage."""
+        """Return the error to raise for an ``OSError``; if nothing ever existed, it is not an outage."""
         if not self._log.was_seen and isinstance(error, FileNotFoundError | NotADirectoryError):
             fix = "create it, or correct event-store.url"
             if _PATTERN.search(self.path.name):
@@ -299,7 +301,7 @@ class FileEventSource(EventSource, Inherited):
         self._history = History(self._log)
 
     def _read_file(self, index: int, reading: _Reading) -> None:
-        """Read in one file, and stop the reading before what is not an event."""
+        """Read in one file, and stop the reading before an invalid entry."""
         file = self._log.files[index]
         try:
             before = self._log.before(index)

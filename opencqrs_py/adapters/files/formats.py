@@ -15,7 +15,7 @@ from opencqrs_py.errors import DamagedFileError
 SUFFIXES = ".ndjson or .jsonl (also followed by .gz or .zst), or .parquet"
 _LINES = (".ndjson", ".jsonl")
 _BUFFER = 256 * 1024  # bytes
-DAMAGE = (EOFError, OSError, zlib.error)  # what is raised on compressed bytes that are cut off or not what they seem
+DAMAGE = (EOFError, OSError, zlib.error)  # what is raised for compressed bytes that are truncated or invalid
 DAMAGE_OF_ROWS = (OSError, ValueError)  # likewise, of Parquet; ``damaged`` raises those of the operating system
 REPAIR = "repair the file, then restart"
 REPAIR_WHOLE = (
@@ -48,9 +48,9 @@ class FileFormat:
 
 
 def format_of(name: str) -> FileFormat | None:
-    """Return the format of the file with that name, or ``None`` if its suffix is none of events.
+    """Return the format of the file with that name, or ``None`` if its suffix is not one of event files.
 
-    Case does not count.
+    Case does not matter.
     """
     lower = name.lower()
     if lower.endswith(".parquet"):
@@ -62,7 +62,7 @@ def format_of(name: str) -> FileFormat | None:
 
 
 def damaged(why: object, where: str) -> DamagedFileError:
-    """Return the error that says that a file cannot be read to its end.
+    """Return the error for a file that cannot be read to its end.
 
     Raises:
         OSError: ``why`` itself if it has an errno: then the operating system could not read, whatever is in the file.
@@ -77,7 +77,7 @@ def unpacked(path: Path, compression: Compression) -> BinaryIO:
     """Open a file and return its unpacked bytes.
 
     Raises:
-        OSError: If it cannot be opened. What is wrong with its content shows when it is read.
+        OSError: If it cannot be opened. Errors in its content show when it is read.
         EventFormatError: OCQ-213, if it is empty, as compressed files never are.
     """
     if compression is Compression.NONE:

@@ -1,4 +1,4 @@
-"""What a log of files held up to a position, as a short text that is stored with the progress."""
+"""The content of a log of files up to a position, as a short text that is stored with the progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opencqrs_py.errors import EventFormatError, EventStoreError, OtherLogError
 from opencqrs_py.model.naming import counted
 
 _FORMAT = "files 1"
-_STEPS = 96  # most digests of the way to a position, which only show where another log begins to differ
+_STEPS = 96  # most digests up to a position, which only show where another log begins to differ
 _STEP_LENGTH = 4  # characters
 _NAME_LENGTH = 120  # characters of a file's name that are kept for messages
 _FIX = (
@@ -33,8 +33,8 @@ class _Trace:
         events: Number of events in them.
         digest: Of the numbers of their events, their sizes, and samples of their bytes.
         steps: Beginnings of the digests of fewer files, at equal distances.
-        name: Of the file with the event. It shows a person where to look and is not compared, nor are others: a folder
-            may be another one tomorrow, and a name that changes no position does no harm.
+        name: Of the file with the event. It helps the reader of a message and is not compared, nor are other names: a
+            folder may change, and a name that changes no position is harmless.
         size: Bytes of that file that hold its events up to this one; of a file that is written once, all of them.
         print: Of samples of these bytes.
         format: How the text is to be read.
@@ -75,8 +75,8 @@ class _Trace:
 class History:
     """Knows what a log holds up to each position. For one thread at a time.
 
-    Each file is looked at once, whatever number of positions is asked for; in the newest file of lines, 16 KiB at most
-    are looked at for a position. The log must refuse changes of files, as ``FileLog`` does.
+    Each file is examined once, for any number of positions; in the newest file of lines, at most 16 KiB are examined
+    per position. The log must refuse changes of files, as ``FileLog`` does.
     """
 
     def __init__(self, log: FileLog) -> None:
@@ -96,14 +96,14 @@ class History:
             return _Trace().written()
         try:
             index = self._log.holding(position)
-        except EventFormatError:  # a file that is still being written; what was read of it can be stored all the same
+        except EventFormatError:  # a file that is still being written; what was read of it can be stored anyway
             index = self._log.place_of(position - 1)
         if index is None:
             raise self._refused(self._too_far(position))
         return self._trace(position, index).written()
 
     def verify(self, position: int, fingerprint: str) -> None:
-        """Raise unless the log still holds up to ``position`` what the fingerprint of another ``History`` says.
+        """Raise unless the log up to ``position`` still matches the fingerprint of another ``History``.
 
         An empty fingerprint checks only that the log does not end before.
 
@@ -151,7 +151,7 @@ class History:
             self._filled.append(len(self._names))
 
     def _first_difference(self, expected: _Trace) -> str:
-        """Return which file is not the one that was read, as near as is known; empty if that is unknown."""
+        """Return which file is not the one that was read, as precisely as is known; empty if that is unknown."""
         self._take_in(len(self._log.files) - 1)
         there = [*self._names, *(file.path.name for file in self._log.files[-1:])]
         step, steps = expected.step, expected.steps
@@ -217,7 +217,7 @@ def state_of(files: Sequence[EventFile]) -> LogState:
 
 
 def holds(files: Sequence[EventFile], state: LogState) -> bool:
-    """Return whether a log, as it was looked at last, is the one of a state: the same, or with more at its end.
+    """Return whether a log, as of its last check, is the one of a state: the same, or with more at its end.
 
     Raises:
         OSError: If the file that was the newest cannot be read.

@@ -26,12 +26,12 @@ from opencqrs_py.model.event_lines import columns_of
 from opencqrs_py.model.line_shapes import Shapes
 
 _SKIPPED_AT_ONCE = 1_000  # lines
-_AT_ONCE = 24 * 1024  # bytes that are parsed together; of more the parts would not stay in the processor's caches
-_FIRST = 64  # lines that are, until it is known how long they are
+_AT_ONCE = 24 * 1024  # bytes that are parsed together; larger parts would not stay in the processor's caches
+_FIRST = 64  # lines that are parsed together, until their length is known
 _BUFFER = 128 * 1024  # bytes
 _TAIL = 256  # bytes read at once while the end of an event is looked for
-_PLACES = 128  # that are remembered; groups beyond that many begin at a mark of the index, which costs little
-_BLOCK = 256 * 1024  # bytes between two marks, about: half of them are gone through in vain before a read
+_PLACES = 128  # that are remembered; further groups begin at a mark of the index, at little cost
+_BLOCK = 256 * 1024  # bytes between two marks, about: on average half of them are scanned before a read
 _UTF_16 = ("UTF-16, not UTF-8", "convert the file to UTF-8, as with iconv -f UTF-16 -t UTF-8")
 _OF_OTHER_FILES = {
     BOM_UTF16_LE: _UTF_16,
@@ -41,7 +41,7 @@ _OF_OTHER_FILES = {
     b"PAR1": ("Parquet, but its name does not end with .parquet", "rename it"),
     b"PK\x03\x04": ("a ZIP archive, not lines of JSON", "unpack it"),
 }
-"""What begins a file that has no lines of JSON, what it is then, and what helps."""
+"""The first bytes of files without lines of JSON, what such a file is, and the fix."""
 
 
 class Mark(NamedTuple):
@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 
 class LineReader(EventReader):
-    """Goes through a file's events once, from the beginning or a mark on.
+    """Iterates over a file's events once, from the beginning or a mark.
 
     Args:
         path: Name of the file in messages.
@@ -66,7 +66,7 @@ class LineReader(EventReader):
         compressed: Whether errors of reading mean that the content is damaged.
         at_end: Called at the end of the file with the number of its events.
         at_stop: Called with the current place when the reader is closed before the end; needs ``size``.
-        doubles: Looks for events that stand twice in the file; ``None``: nothing does.
+        doubles: Looks for events that occur twice in the file; ``None``: not checked.
         shapes: What other readers have learnt of the shapes of its lines.
     """
 
@@ -182,7 +182,7 @@ class LineReader(EventReader):
         self._offset += sum(map(len, lines))
 
     def _read(self, most: int) -> list[bytes]:
-        """Return the next lines, also empty ones; none at the end."""
+        """Return the next lines, including empty ones; none at the end."""
         lines: list[bytes] = []
         if self._damaged is None and not self.ended:
             try:
@@ -204,7 +204,7 @@ class LineReader(EventReader):
         return lines
 
     def _leave_out(self, lines: list[bytes]) -> None:
-        """Take away what is beyond the bytes to be read, and a last line that may still be written."""
+        """Drop what is beyond the bytes to be read, and a last line that may still be being written."""
         self._read_to += sum(map(len, lines))
         while lines and self._size is not None and self._read_to > self._size:
             self._read_to -= len(lines.pop())
@@ -223,7 +223,7 @@ class LineIndex:
         self._marks = (array("q", [0]), array("q", [0]), array("q", [0]))
 
     def advance(self, file: BinaryIO, size: int) -> None:
-        """Go on through the file, up to its last line end before the byte ``size``. Moves in the file."""
+        """Continue through the file, up to its last line end before the byte ``size``. Moves in the file."""
         file.seek(self.end.offset)
         rest, wanted = b"", _BLOCK
         while more := file.read(min(wanted, size - self.end.offset - len(rest))):
@@ -238,7 +238,7 @@ class LineIndex:
             wanted = _BLOCK if lines else len(rest)  # a line longer than a block: read twice as much
 
     def pass_to(self, mark: Mark) -> None:
-        """Take over what a reader has counted that began at a mark of this index."""
+        """Take over the counts of a reader that began at a mark of this index."""
         if mark.offset > self.end.offset:
             self.end = mark
             for column, value in zip(self._marks, mark, strict=True):
@@ -298,7 +298,7 @@ class PlainLines(EventFile):
         return events
 
     def unfinished(self) -> int:
-        """Return the number of the last line, from 1, if it has something in it and no end; else 0.
+        """Return the number of the last line, from 1, if it is not empty and has no end; else 0.
 
         A zero alone is the second half of a line feed in UTF-16, which is reported for the first line.
         """
@@ -312,7 +312,7 @@ class PlainLines(EventFile):
 
     @override
     def extent(self, number: int) -> tuple[int, bytes]:
-        """See ``EventFile``. Space after the events does not count, so nothing changes when a line gets its end."""
+        """See ``EventFile``. White space after the events is ignored, so nothing changes when a line gets its end."""
         count = self.count()
         if number < count:
             end = self._end_of(number)
@@ -384,12 +384,12 @@ class PlainLines(EventFile):
 
 
 def _events_in(lines: Sequence[bytes]) -> int:
-    """Return how many lines have something in them; what is left of a byte order mark alone is empty."""
+    """Return how many lines are not empty; a line with only a byte order mark is empty."""
     return len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))
 
 
 def _holds_event(line: bytes, offset: int) -> bool:
-    """Return whether a line has something in it; at the beginning of a file a byte order mark is nothing."""
+    """Return whether a line is not empty; at the beginning of a file a byte order mark is ignored."""
     return bool((line.removeprefix(BOM_UTF8) if offset == 0 else line).strip())
 
 
@@ -436,7 +436,7 @@ class CompressedLines(EventFile):
 
     @override
     def check(self) -> None:
-        """See ``EventFile``. Whether the file is cut off shows only at its end."""
+        """See ``EventFile``. Truncation of the file shows only at its end."""
         if self._count is None:
             with closing(unpacked(self.path, self._compression)) as file:
                 try:
@@ -450,7 +450,7 @@ class CompressedLines(EventFile):
 
     @override
     def may_hold(self, number: int) -> bool:
-        """See ``EventFile``. To look for the event takes no longer than to count, and a reader is at it then."""
+        """See ``EventFile``. Looking for the event takes no longer than counting, and leaves a reader there."""
         return self._count is None or number < self._count
 
     @override
@@ -477,6 +477,6 @@ class CompressedLines(EventFile):
         return _first_of(LineReader(self.path, unpacked(self.path, self._compression), before=0, compressed=True))
 
     def _learn(self, size: int, count: int) -> None:
-        """Take over what a reader has counted, unless the file got longer since, or was replaced by a longer one."""
+        """Take over what a reader has counted, unless the file has grown since, or was replaced by a longer one."""
         if self.known.size == size:
             self._count = count

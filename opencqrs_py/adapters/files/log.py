@@ -22,7 +22,7 @@ from opencqrs_py.processing.ports import Clock
 
 _log = logging.getLogger("opencqrs.store")
 
-_HIDDEN = (".", "_")  # of programs that write beside their results: temporary files, markers such as _SUCCESS
+_HIDDEN = (".", "_")  # of other programs' files beside their results: temporary files, markers such as _SUCCESS
 _MOST_MENTIONED = 5  # names in one message
 _SETTLED = 2.0  # seconds after which a change of the folder shows in its time, on any file system
 _UNFINISHED = (
@@ -63,13 +63,13 @@ def path_of_url(url: str, folder: Path) -> Path:
 def listing(path: Path) -> tuple[list[Path], list[str]]:
     """Return the files of events in a folder, or the one file itself, and the names of what is ignored.
 
-    Files are ordered by name, character by character. Files with other suffixes and folders are ignored; names
-    that begin with ``.`` or ``_`` are hidden and not mentioned.
+    Files are ordered by name, character by character. Folders and files with other suffixes are ignored; names that
+    begin with ``.`` or ``_`` are hidden and not mentioned.
 
     Raises:
-        EventStoreError: OCQ-232, if the one file is not of events; OCQ-234, if a link leads nowhere; OCQ-233, if a
+        EventStoreError: OCQ-232, if the one file is not of events; OCQ-234, if a link is dangling; OCQ-233, if a
             folder holds the same file compressed and not, so that its events would come twice.
-        OSError: If there is nothing, or it cannot be read.
+        OSError: If nothing exists there, or it cannot be read.
     """
     if not S_ISDIR(path.stat().st_mode):
         if format_of(path.name) is None:
@@ -96,9 +96,9 @@ def warn_of_ignored(folder: Path, names: Sequence[str]) -> None:
 
 
 def warn_of_order(folder: Path, files: Iterable[Path]) -> bool:
-    """Log the first two files that are ordered otherwise than the numbers in their names; return whether there are any.
+    """Log the first two files whose order differs from the numbers in their names; return whether there are any.
 
-    Names are compared if they differ in nothing but numbers and the suffix, as ``log-10`` and ``log-9`` do.
+    Names are compared if they differ only in numbers and the suffix, like ``log-10`` and ``log-9``.
     """
     last: dict[tuple[str, ...], tuple[tuple[int, ...], str]] = {}
     for file in files:
@@ -136,8 +136,8 @@ def _check_twins(folder: Path, names: Iterable[str]) -> None:
 class FileLog:
     """The files of a log by name, each with the number of events before it. For one thread at a time.
 
-    A file keeps its place and its number for ever: changes of them are refused. ``was_seen`` says whether there
-    was something at the path before; true as soon as there is. ``readers`` are those that reads use.
+    A file keeps its place and its number forever: changes of them are refused. ``was_seen`` tells whether anything has
+    ever existed at the path. ``readers`` are those that reads use.
     """
 
     def __init__(self, path: Path, clock: Clock, readers: Readers, *, was_seen: bool = False) -> None:
@@ -147,7 +147,7 @@ class FileLog:
         self.files: list[EventFile] = []
         self._clock = clock
         self._before: list[int] = []  # events before each file; shorter than the files as long as some are uncounted
-        self._folder_time: int | None = None  # the folder's at the last thorough look; None if it may not be settled
+        self._folder_time: int | None = None  # the folder's at the last thorough check; None if it may still change
         self._due = float("-inf")
         self._mentioned: set[str] = set()
         self._mentioned_order = False
@@ -161,7 +161,7 @@ class FileLog:
         All files are checked when the folder has changed, and every few seconds; otherwise only the newest one.
 
         Raises:
-            EventStoreError: OCQ-341, if a file has come between those that are known; OCQ-342, if a known one was
+            EventStoreError: OCQ-341, if a file has appeared between known ones; OCQ-342, if a known one was
                 changed; OCQ-232 to OCQ-235, if it is unclear which events there are.
             OSError: If the folder or a file cannot be read.
         """
@@ -202,7 +202,7 @@ class FileLog:
         warn_of_ignored(self.path, new)
 
     def report_unfinished(self) -> None:
-        """Log that a last line without its end is not read, however young it is, unless that was logged before."""
+        """Log that a last line without its end is not read, however recent it is, unless that was logged before."""
         self.look()
         if self.files and isinstance(self.files[-1], PlainLines):
             self.files[-1].count()
@@ -222,7 +222,7 @@ class FileLog:
     def before(self, index: int) -> int:
         """Return the number of events in the files before the one with that index, ``0..len(files) - 1``.
 
-        They are counted as far as needed, which for a compressed file means that it is unpacked.
+        They are counted as far as needed, which requires unpacking a compressed file.
         """
         while len(self._before) <= index:
             at = len(self._before)
@@ -230,7 +230,7 @@ class FileLog:
         return self._before[index]
 
     def _count(self, index: int) -> int:
-        """Return the number of events in a file; the first time that there are any, look whether it is a copy."""
+        """Return the number of events in a file; when it first has any, check whether it is a copy."""
         events = self.files[index].count()
         if events and index >= self._compared:
             self._compared = index + 1
@@ -239,11 +239,11 @@ class FileLog:
         return events
 
     def place_of(self, position: int) -> int:
-        """Return the index of a file that begins at or before that position, as near as is known without counting."""
+        """Return the index of a file that begins at or before that position, as close as is known without counting."""
         return max(bisect_right(self._before, position) - 1, 0)
 
     def holding(self, position: int) -> int | None:
-        """Return the index of the file that holds the event at that position, from 1; ``None`` if the log ends before.
+        """Return the index of the file with the event at that position, from 1; ``None`` if the log ends before.
 
         Files are counted as far as needed; a compressed one is read up to the position, where the next read continues.
         """

@@ -20,9 +20,9 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import first_duplicate
 from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
 
-COLUMNS = Event._fields[1:]  # positions are counted, whatever the file holds
+COLUMNS = Event._fields[1:]  # positions are counted, whatever the file contains
 REQUIRED = ("id", "source", "type")
-_CLOUD_EVENTS = {"data": "payload", "datacontenttype": "content_type"}  # names of attributes that have others here
+_CLOUD_EVENTS = {"data": "payload", "datacontenttype": "content_type"}  # attributes with different names here
 
 _ROWS = 2_000  # that are decoded at once
 _OTHERWISE = {"subject": "/", "content_type": "application/json"}  # instead of what is missing or empty
@@ -31,14 +31,14 @@ _TEXTS = 6  # columns that must not contain U+0000: all but the JSON at the end
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
-    """What is wrong with a row, and the code of that."""
+    """What is wrong with a row, and its error code."""
 
     code: str
     what: str
 
 
 class RowReader(EventReader):
-    """Goes through the events of a Parquet file once, from the beginning of a row group on.
+    """Iterates over the events of a Parquet file once, from the beginning of a row group.
 
     Args:
         path: Name of the file in messages.
@@ -46,8 +46,8 @@ class RowReader(EventReader):
         group: Number of the row group, from 0.
         number: Number of rows before it.
         before: Number of events in the files before this one.
-        imported: Whether the events are not part of a log yet. Then data are looked into as well, which takes as long
-            as all else, and the rules for times are the strict ones of imports.
+        imported: Whether the events are not part of a log yet. Then data are validated as well, which takes as long as
+            everything else, and the rules for times are the strict ones of imports.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class ParquetRows(EventFile):
 
     @override
     def first(self) -> tuple[str, str] | None:
-        with open_parquet(self.path) as file, suppress(*DAMAGE_OF_ROWS):  # damage is reported by who reads all
+        with open_parquet(self.path) as file, suppress(*DAMAGE_OF_ROWS):  # damage is reported by reads of all rows
             names = ("id", "source")
             for batch in filter(len, file.iter_batches(1, columns=names, use_threads=False)):
                 found = tuple(batch.column(name)[0].as_py() for name in names)
@@ -228,7 +228,7 @@ def open_parquet(path: Path) -> Any:
     """
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415 takes a quarter of a second, and only Parquet needs it
 
-    path.open("rb").close()  # a file that may not be read is not a damaged one
+    path.open("rb").close()  # a file that this user may not read is not a damaged one
     try:
         file = ParquetFile(path)
     except DAMAGE_OF_ROWS as error:
@@ -250,7 +250,7 @@ def _wrong_columns(schema: Any) -> str:
 
 
 def _misspelt(names: list[str]) -> list[str]:
-    """Return which columns hold an optional attribute under another name, and would be ignored in silence."""
+    """Return which columns hold an optional attribute under another name, and would be silently ignored."""
     meant = {name: _CLOUD_EVENTS.get(name.lower(), name.lower()) for name in names}
     absent = set(COLUMNS).difference(REQUIRED, names)
     return [f"the column '{name}' must be called '{column}'" for name, column in meant.items() if column in absent]

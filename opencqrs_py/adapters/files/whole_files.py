@@ -26,15 +26,15 @@ from opencqrs_py.model.times import microseconds
 
 _GZIP_LEVEL = 6
 _BLOCK = 1024 * 1024  # bytes
-_ROWS_PER_GROUP = 20_000  # a reader that starts in the middle decodes half of them in vain
+_ROWS_PER_GROUP = 20_000  # a reader that starts in the middle decodes half of them for nothing
 _READABLE = "make sure that it exists, that this user may read it, and that its disk works"
 _CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no way to sync a folder
 
 
 def events_of_file(path: Path) -> Generator[Event, None, None]:
-    """Yield a file's events, also that of a last line without its line end.
+    """Yield a file's events, including that of a last line without its line end.
 
-    A file whose suffix is unknown is taken for lines, uncompressed unless it ends with ``.gz`` or ``.zst``.
+    A file with an unknown suffix is read as lines, uncompressed unless it ends with ``.gz`` or ``.zst``.
 
     Raises:
         EventFormatError: OCQ-212, 230 or 231, naming file and line (or row) of what is not an event, or whose data are
@@ -75,7 +75,7 @@ def blocks_of(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Raise an error of the operating system as an explained one that names the file."""
+    """Raise an ``OSError`` as an explained error that names the file."""
     try:
         yield
     except OSError as error:
@@ -89,10 +89,10 @@ def _last_suffix(path: Path) -> Compression:
 
 
 class EventWriter(Protocol):
-    """Takes events for a file.
+    """Writes events to a file.
 
     Attributes:
-        left_out: Names in the metadata of events that the file cannot hold, as they are those of attributes.
+        left_out: Names in the metadata of events that the file cannot hold, because they are names of attributes.
     """
 
     left_out: set[str]
@@ -187,7 +187,7 @@ class _RowWriter:
 
 
 def _timestamp(event: Event) -> int | None:
-    """Return the event's time to calculate with, ``None`` if it is none: tables of other systems hold any text."""
+    """Return the event's time to calculate with, ``None`` if it is not a time: foreign tables hold any text."""
     try:
         return microseconds(event.time)
     except ValueError:
@@ -236,12 +236,13 @@ class _StaysOpen:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing that gets its name at the end of the block, and is on the disk then.
+    """Open a file for writing that gets its name, and is synced to disk, at the end of the block.
 
-    Until then its name begins with ``.``, so that no event source takes it in. When the block raises, it is removed;
-    what had the name before stays as it is. From its beginning the new file has the mode of the one that it replaces,
-    and its owner and group where this user may give them away; any other has the mode that the umask leaves. The name
-    is on the disk, too, where the platform supports that: not on Windows, nor in a folder that this user may not list.
+    Until then its name begins with ``.``, so that no event source reads it. If the block raises, it is removed, and an
+    existing file of that name stays unchanged. From its beginning the new file has the mode of the one that it
+    replaces, and its owner and group where this user may give them away; any other has the mode that the umask leaves.
+    The name is on the disk, too, where the platform supports that: not on Windows, nor in a folder that this user may
+    not list.
 
     Raises:
         OSError: If it cannot be written; or, with the new file in its place, if the disk fails to keep the name.
@@ -273,7 +274,7 @@ def _open_for(path: Path, hidden: str, flags: int) -> int:
 
 
 def _give_rights(opened: int, replaced: os.stat_result) -> None:
-    for owner in (replaced.st_uid, -1):  # only root may give a file away, its owner to groups of its own
+    for owner in (replaced.st_uid, -1):  # only root may change a file's owner; the owner may set only its own groups
         with suppress(PermissionError):
             os.fchown(opened, owner, replaced.st_gid)
             break

@@ -23,7 +23,7 @@ class _Row:
 
 
 class InMemoryControlStore(ControlStore):
-    """Nodes, leases and what is wanted, for nodes of one process: for tests.
+    """Nodes, leases and wanted states, for nodes of one process: for tests.
 
     Args:
         clock: Time; ``None`` for the machine's.

@@ -31,7 +31,7 @@ _Sequences = dict[_Key, tuple[InboxEntry, ...]]
 
 @dataclass(frozen=True)
 class MemoryInbox:
-    """What waits, by group and sequence, in the order of positions. A change makes another one."""
+    """Waiting events by group and sequence, in the order of positions. A change creates a new inbox."""
 
     sequences: dict[_Key, tuple[InboxEntry, ...]] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class MemoryInbox:
         return ParkedSequences(frozenset(own), min(due, default=None))
 
     def next_due(self, group: str, partition: Partition, *, expiring: bool) -> str | None:
-        """Return from when on there is something to do in a partition: an event may be tried, or has expired."""
+        """Return the time from which there is something to do in a partition: an event may be tried, or has expired."""
         own = [entry for entries in self._of(group, partition).values() for entry in entries]
         times = [entry.due_at for entry in own] + [entry.expires_at for entry in own if expiring]
         return min((at for at in times if at is not None), default=None)
@@ -66,7 +66,7 @@ class MemoryInbox:
         return found
 
     def arranged(self, group: str, partition: Partition, now: datetime, *, each: bool, expiring: bool) -> MemoryInbox:
-        """Return the inbox with a time for each event of a partition, or only for the first one of each sequence."""
+        """Return the inbox with a due time for each event of a partition, or only the first one of each sequence."""
         sequences = dict(self.sequences)
         for id_, entries in self._of(group, partition).items():
             sequences[group, id_] = tuple(

@@ -55,7 +55,7 @@ class _Book(JobBook):
         self.put_records[record.name] = record
 
     def written_to(self, runs: dict[str, JobRun]) -> None:
-        """Write the runs, but for new ones that are known already."""
+        """Write the runs, except new ones that are already known."""
         self._known.update(id_ for id_ in self.put_runs if id_ in runs and id_ not in self._runs)
         runs.update({id_: run for id_, run in self.put_runs.items() if id_ not in self._known})
 

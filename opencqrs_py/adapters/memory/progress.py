@@ -52,7 +52,7 @@ _NO_UNIT = NoUnit("there is no database, so no connection and no session")
 
 @dataclass
 class _Row:
-    """What is kept of a partition."""
+    """The stored state of a partition."""
 
     position: int
     fingerprint: str = ""
@@ -69,8 +69,7 @@ class InMemoryProgressTracker(
 ):
     """Keeps progress until the process ends; the next start handles everything again.
 
-    On a Spark worker, where no partition was claimed, it only opens the transactions: there the driver holds the
-    progress.
+    On a Spark worker, where no partition was claimed, it only opens transactions: the driver keeps the progress.
 
     Args:
         transactions: Opens the transactions that handlers write in; ``None``: there is no database.
@@ -83,7 +82,7 @@ class InMemoryProgressTracker(
         self._transactions = transactions or NoTransactions()
         self._progress: dict[_Key, _Row] = {}
         self._statuses: dict[_Key, PartitionStatus] = {}
-        self._lock = Lock()  # held for moments, around what is above
+        self._lock = Lock()  # held briefly, around the state above
         self._inbox = MemoryInbox()
         self._stored = Condition()  # notified of stored progress, if a thread waits
         self._watches = 0
@@ -317,7 +316,7 @@ class InMemoryProgressTracker(
     def succeed(self, group: str, cursor: Cursor, owner: str | None = None) -> Cursor | None:
         """Take a partition over under the next epoch, if the cursor's is still the current one.
 
-        On a Spark worker, which knows no epochs, the cursor stays what it is.
+        On a Spark worker, which knows no epochs, the cursor stays unchanged.
         """
         key = (group, cursor.partition)
         with self._gate(key), self._lock:
@@ -438,7 +437,7 @@ class InMemoryProgressTracker(
         with ExitStack() as until_stored:
             with self._transactions.begin() as unit:
                 yield unit
-                until_stored.enter_context(self._gate(key))  # no claim comes between this look and the commit
+                until_stored.enter_context(self._gate(key))  # no claim comes between this check and the commit
                 self._check(key, cursor)
                 if change is not None:
                     with self._lock:
@@ -474,7 +473,7 @@ def _cursor(row: _Row, partition: Partition) -> Cursor:
 
 
 class NoTransactions(Transactions):
-    """Opens units of work in which nothing is held together: there is no database."""
+    """Opens units of work without a transaction: there is no database."""
 
     @override
     @contextmanager

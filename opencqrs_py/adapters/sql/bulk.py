@@ -26,32 +26,32 @@ def upsert(
     """Insert rows, or change those that have the same keys, by one statement in the open transaction.
 
     Rows are written in the order of their keys, so that two transactions that write the same rows wait for each other
-    and do not deadlock. What is not given stays as it is, and has its default in a new row.
+    and do not deadlock. Columns that are not given stay unchanged, and have their defaults in a new row.
 
     Args:
         connection: The transaction: what a handler gets as ``Connection`` or ``Session``.
         table: Name, ``schema.name``, or a table of SQLAlchemy.
         rows: A ``pyarrow.Table``; a ``DataFrame`` of Spark; or mappings that all have the same keys. Their names are
             those of the table's columns. A moment with an offset is written in UTC, a list or a mapping as JSON. The
-            rows of a ``DataFrame`` need not fit into memory in a ``@dataframe_handler``; elsewhere they come to this
-            process at once. Each has a value for columns that must not be null and have no default, also where all rows
-            exist.
+            rows of a ``DataFrame`` need not fit into memory in a ``@dataframe_handler``; elsewhere they are all fetched
+            into this process. Each row has a value for columns that must not be null and have no default, even if all
+            rows exist.
         keys: The columns by which a row is found: those of the primary key or of another unique constraint.
-        add: The columns whose values are added to what is there; nothing there counts as 0. All others are set.
+        add: The columns whose values are added to the existing ones; null counts as 0. All others are set.
 
     Returns:
         How many rows were written.
 
     Raises:
-        BulkWriteError: OCQ-360, if rows, columns or the table do not fit each other; OCQ-361, if the database does not
-            hold the keys unique; OCQ-362, if two rows have the same keys, unless ``add`` covers all other columns: then
-            they are summed.
-        TypeError: If ``connection``, ``table`` or ``rows`` are something else.
+        BulkWriteError: OCQ-360, if rows, columns or the table do not fit each other; OCQ-361, if the keys are not
+            unique in the database; OCQ-362, if two rows have the same keys, unless ``add`` covers all other columns:
+            then they are summed.
+        TypeError: If ``connection``, ``table`` or ``rows`` has another type.
         DBAPIError: As SQLAlchemy raises it.
     """
     opened: object = connection
     if isinstance(connection, Session):
-        connection.flush()  # what it holds comes before
+        connection.flush()  # its pending changes come first
         opened = connection.connection()
     if not isinstance(opened, Connection):
         msg = f"bulk.upsert needs sqlalchemy.Connection or sqlalchemy.orm.Session, got {type(opened).__qualname__}"

@@ -23,7 +23,7 @@ from opencqrs_py.processing.staging import FrameRows, RecordBatches, Stage
 MOST_HELD = 50_000
 """Rows that are written without a stage; beyond that the driver holds no more than about as many at once."""
 
-# A value of each type of Spark, by which a call is checked before the data frame is computed.
+# A value of each Spark type, to check a call before the data frame is computed.
 _EXAMPLES: dict[str, Any] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), 0),
     **dict.fromkeys(("float", "double"), 0.0),
@@ -35,8 +35,8 @@ _EXAMPLES: dict[str, Any] = {
 def upsert_frame(target: Target, frame: Any, unit: Unit, rows: FrameRows) -> int:
     """Merge the rows of a data frame into a table; see ``bulk.upsert``.
 
-    Few of them come here and are written by one statement. Otherwise they are gathered in a stage and merged from
-    there: by the tasks that have them, where tasks reach the database; else by this process, some thousands at a time.
+    A few rows are fetched and written by one statement. More are gathered in a stage and merged from there: tasks fill
+    it if they reach the database; else this process does, some thousands at a time.
     """
     columns = tuple(frame.columns)
     shape = target.shape(target.wanted(_examples(target.name, frame.dtypes)))
@@ -61,7 +61,7 @@ def _examples(table: str, types: Sequence[tuple[str, str]]) -> dict[str, ColumnV
 def _shared_stage(
     target: Target, shape: TableShape, columns: Sequence[str], unit: Unit, rows: FrameRows
 ) -> Stage | None:
-    """Return where tasks may leave rows, ``None`` if the transaction would not see them; leftovers are dropped."""
+    """Return where tasks may store rows, ``None`` if the transaction would not see them; leftovers are dropped."""
     if not rows.can_stage() or not unit.dialect.sees_stages(target.connection):
         return None
     if not unit.looked_for_leftovers:

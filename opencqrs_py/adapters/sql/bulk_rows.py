@@ -23,13 +23,13 @@ from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.staging import KeptMoment
 
 GivenRows = Any
-"""A ``pyarrow.Table``, ``RecordBatch`` or ``DataFrame``, known by what it can do; or a sequence of mappings."""
+"""A ``pyarrow.Table``, ``RecordBatch`` or ``DataFrame``, recognised by its methods; or a sequence of mappings."""
 
 _PLAIN = frozenset({str, int, float, bool, bytes, Decimal, UUID, type(None)})
 _KNOWN = (str, int, float, bytes, Decimal, type(None), date, time, timedelta, UUID)
 _HEX_DIGITS = 32  # of a UUID
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_NUMPY_NUMBERS = ("bool", "int", "uint", "float")  # what the names of NumPy's types begin with
+_NUMPY_NUMBERS = ("bool", "int", "uint", "float")  # the prefixes of the names of NumPy's types
 _NUMBERS = frozenset({int, float, Decimal, type(None)})
 _EXACT = Context(prec=10_000, traps=[Inexact])
 _CONSTRAINT = "create the table with PRIMARY KEY ({0}) or UNIQUE ({0}), or name the columns of the one that it has"
@@ -39,8 +39,9 @@ def columns_of(rows: GivenRows, table: str) -> dict[str, ColumnValues]:
     """Return the values of rows by column, as drivers take them.
 
     Raises:
-        BulkWriteError: OCQ-360, if two columns have the same name, or a mapping has other keys than the first one.
-        TypeError: If they are something else than rows.
+        BulkWriteError: OCQ-360, if two columns have the same name, or the keys of a mapping differ from those of the
+            first one.
+        TypeError: If they are not rows.
     """
     if hasattr(rows, "column_names") and hasattr(rows, "columns"):
         names = list(rows.column_names)
@@ -86,8 +87,8 @@ def _columns_of_mappings(rows: Sequence[Any], table: str) -> dict[str, list[Any]
 def _sent(values: ColumnValues, name: str, table: str) -> ColumnValues:
     """Return values as every driver takes them; numbers, texts and bytes stay what they are.
 
-    Drivers store some others in silence as something else: SQLite's the bytes of NumPy's numbers, MariaDB's the texts
-    that Python shows of objects.
+    Drivers silently store some others as something else: SQLite's the bytes of NumPy numbers, MariaDB's the ``repr`` of
+    objects.
 
     Raises:
         BulkWriteError: OCQ-360, if there is something else.
@@ -125,7 +126,7 @@ def _sent_value(value: Any) -> Any:
 
 
 def _built_in(value: str | float) -> Any:
-    """Return a value of a derived class as one that every driver knows; ``str`` first, as a class may show another."""
+    """Return a value of a derived class as a built-in one, which every driver knows; it may override ``__str__``."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bool):
@@ -134,12 +135,12 @@ def _built_in(value: str | float) -> Any:
 
 
 def misfit(table: str, what: str, fix: str) -> BulkWriteError:
-    """Return the error that parts of a call do not fit each other or the table."""
+    """Return the error for parts of a call that do not fit each other or the table."""
     return BulkWriteError("OCQ-360", what, f"bulk.upsert into {table}", fix)
 
 
 def same_keys(table: str, what: str, others: Sequence[str]) -> BulkWriteError:
-    """Return the error that rows have the same keys, while other columns of theirs would be set."""
+    """Return the error for rows with the same keys whose other columns would be set."""
     fix = f"keep one of them, or include {', '.join(others)} in add, too"
     return BulkWriteError("OCQ-362", what, f"bulk.upsert into {table}", fix)
 
@@ -162,7 +163,7 @@ def _check_floats(name: str, column: ColumnValues, kinds: Iterable[type], table:
 
 
 def rounded_in(shape: TableShape, dialect: Dialect) -> tuple[str, ...]:
-    """Return the columns of a table that would round numbers which they cannot hold, without an error."""
+    """Return the columns of a table that would silently round numbers which they cannot hold."""
     return tuple(name for name, column in shape.columns.items() if dialect.rounds(column["type"]))
 
 
@@ -193,7 +194,7 @@ def in_days_or_moments(
 def as_kept(
     columns: Mapping[str, ColumnValues], table: str, dialect: Dialect, rounded: Container[str], short: Container[str]
 ) -> dict[str, ColumnValues]:
-    """Return columns as the table keeps them without a change: numbers, and UUIDs in texts of 32 characters.
+    """Return columns in the form that the table stores unchanged: numbers, and UUIDs in texts of 32 characters.
 
     Raises:
         BulkWriteError: OCQ-360, for a float that the database cannot hold, or a number that its column would round.
@@ -275,7 +276,7 @@ class UpsertRequest:
         """Return the columns sorted by the keys; rows with the same keys are summed, or refused.
 
         Args:
-            texts: What the table makes of the values of some key columns: by this they are compared.
+            texts: The table's form of the values of some key columns, by which they are compared.
         """
         of_keys = [texts.get(name, self.columns[name]) for name in self.keys]
         keys: Sequence[Any] = of_keys[0] if len(of_keys) == 1 else list(zip(*of_keys, strict=True))
@@ -302,7 +303,7 @@ class UpsertRequest:
         return [name for name in self.columns if name not in (*self.keys, *self.add)]
 
     def doubled(self, what: str) -> BulkWriteError:
-        """Return the error that rows have the same keys."""
+        """Return the error for rows with the same keys."""
         return same_keys(self.table, what, self.others)
 
     def _summed(self, name: str, same: Iterable[Sequence[int]]) -> list[Any]:
@@ -322,13 +323,13 @@ def shown(key: Sequence[Any]) -> str:
 def alike(
     rows: Iterable[tuple[Any, ...]], kinds: Container[type], *, numerals: bool = False
 ) -> list[list[tuple[Any, ...]]]:
-    """Return the keys, of some that differ, that a database may take for the same.
+    """Return the keys, among different ones, that a database may treat as the same.
 
     It does so by case, or spaces after a text, and by digits that a column of moments or decimals cuts off.
 
     Args:
         rows: The keys.
-        kinds: The types of values that the database may take for others.
+        kinds: The types of values that the database may treat as equal to others.
         numerals: Whether texts may become numbers, as in a column of SQLite that is one of numbers: ``1`` and ``01``;
             or large whole numbers floats.
     """
@@ -373,7 +374,7 @@ _FOLDS: Mapping[type, Callable[[Any], Any]] = {
 
 
 def _total_of(column: ColumnValues) -> Callable[[list[Any]], Any]:
-    """Return what sums values of a column; no digit is lost, and nothing counts as 0 beside a number."""
+    """Return a function that sums values of a column; no digit is lost, and null counts as 0 beside a number."""
     one: Callable[[Any, Any], Any] = _EXACT.add if Decimal in set(map(type, column)) else plus
 
     def total(values: list[Any]) -> Any:

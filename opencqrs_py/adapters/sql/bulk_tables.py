@@ -1,4 +1,4 @@
-"""The tables that bulk writes go to: what the database says of them, kept for a while."""
+"""The target tables of bulk writes: their description in the database, cached for a while."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from opencqrs_py.adapters.sql.bulk_rows import UpsertRequest, misfit
 from opencqrs_py.adapters.sql.bulk_write import TableShape
 from opencqrs_py.adapters.sql.dialect import Dialect
 
-_TRUSTED_SECONDS = 60.0  # how long a table is taken for unchanged: MariaDB says nothing of a new unique constraint
+_TRUSTED_SECONDS = 60.0  # how long a table is assumed unchanged: MariaDB does not report a new unique constraint
 
-_Known = dict[tuple[str | None, str], tuple[TableShape, float]]  # each with the monotonic time until which it counts
+_Known = dict[tuple[str | None, str], tuple[TableShape, float]]  # each with the monotonic time until which it is valid
 _shapes: WeakKeyDictionary[Engine, _Known] = WeakKeyDictionary()
 _lock = Lock()
 
 
 def forget_shape(connection: Connection, table: tuple[str | None, str]) -> None:
-    """Forget what is known of a table, by schema and name: perhaps it is another one now."""
+    """Forget what is known about a table, by schema and name: it may have been replaced."""
     _known_shapes(connection).pop(table, None)
 
 
@@ -35,7 +35,7 @@ def _known_shapes(connection: Connection) -> _Known:
 def fitting_shape(
     connection: Connection, dialect: Dialect, wanted: UpsertRequest, table: tuple[str | None, str]
 ) -> TableShape:
-    """Return what is known of the table; look again before something is refused, as it may have been changed."""
+    """Return what is known about the table; inspect it again before a refusal, since it may have been changed."""
     known, now = _known_shapes(connection), time.monotonic()
     shape, until = known.get(table, (None, now))
     if shape is not None and now < until and next(wanted.misfits(shape, dialect), None) is None:

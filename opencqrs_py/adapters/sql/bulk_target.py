@@ -48,7 +48,7 @@ class Target:
     add: tuple[str, ...]
 
     def wanted(self, columns: Mapping[str, ColumnValues]) -> UpsertRequest:
-        """Return what is wanted of some rows; raises OCQ-360 if they do not fit the arguments."""
+        """Return the request for some rows; raises OCQ-360 if they do not fit the arguments."""
         found = UpsertRequest(self.name, columns, self.keys, self.add)
         found.check()
         return found
@@ -62,7 +62,7 @@ class Target:
         """Inspect the table again at the next call, if the statement of the block fails.
 
         Raises:
-            BulkWriteError: OCQ-360, if the rows leave a column out without which the table takes no new row.
+            BulkWriteError: OCQ-360, if the rows lack a column that every new row needs.
         """
         try:
             yield
@@ -76,7 +76,7 @@ class Target:
             raise misfit(self.name, what, fix) from error
 
     def write(self, columns: Mapping[str, ColumnValues]) -> int:
-        """Write rows that are all here by one statement; return how many they are after those of one key are summed."""
+        """Write rows that are all in memory by one statement; return their number after those of one key are summed."""
         if not len(next(iter(columns.values()), ())):
             return 0
         wanted = self.wanted(columns)
@@ -95,7 +95,7 @@ class Target:
         return len(write)
 
     def _texts_of_keys(self, columns: Mapping[str, ColumnValues], shape: TableShape) -> dict[str, Sequence[str]]:
-        """Return the texts that columns of texts make of numbers: Python takes 1.5 and 1.50, or 1 and true, for one."""
+        """Return the texts that text columns make of numbers: for Python 1.5 and 1.50, or 1 and true, are equal."""
         texts: dict[str, Sequence[str]] = {}
         for name in self.keys:
             if isinstance(shape.columns[name]["type"], String):
@@ -105,7 +105,7 @@ class Target:
         return texts
 
     def _require_all(self, write: BulkWrite, wanted: UpsertRequest) -> None:
-        """Refuse keys that the table treats as the same: only the last of their rows would be there."""
+        """Refuse keys that the table treats as the same: only the last of their rows would be stored."""
         columns, kinds = self.dialect.sent(write).columns, self.dialect.confounded
         keys = list(zip(*(columns[name] for name in self.keys), strict=True))
         if self.dialect.equates_letters and kinds.issuperset(map(type, chain(*keys))) and self._are_unusual(write):
@@ -122,9 +122,9 @@ class Target:
                     raise wanted.doubled(f"the table treats {named} as the same {', '.join(self.keys)}")
 
     def _are_unusual(self, write: BulkWrite) -> bool:
-        """Return whether there are texts of which only the table knows which are the same.
+        """Return whether there are texts whose equality only the table can determine.
 
-        They have other characters than visible ones of ASCII, or their column holds something else than texts.
+        They have characters other than visible ASCII ones, or their column does not hold texts.
         """
         if self._has_texts_of_others(write):
             return True
@@ -132,7 +132,7 @@ class Target:
         return not all(text.isascii() and text.isprintable() for text in texts)
 
     def _has_texts_of_others(self, write: BulkWrite) -> bool:
-        """Return whether there are texts among the keys whose column holds something else than texts."""
+        """Return whether there are texts among the keys whose column does not hold texts."""
         others = (name for name in self.keys if not isinstance(write.shape.columns[name]["type"], String))
         return any(isinstance(value, str) for name in others for value in write.columns[name])
 
@@ -143,7 +143,7 @@ class Target:
         return any(isfinite(value) and not -_EXACT_IN_FLOATS <= value <= _EXACT_IN_FLOATS for value in wholes)
 
     def _require_each(self, write: BulkWrite, wanted: UpsertRequest, keys: Keys) -> None:
-        """Refuse keys of which the table has fewer than are given: it has one row for some of them."""
+        """Refuse keys of which the table has fewer than given: it has one row for several of them."""
         parts = [keys[start : start + _MOST_NAMED] for start in range(0, len(keys), _MOST_NAMED)]
         there = {row for part in parts for row in self._found(write, part)}
         if len(there) == len(keys):
@@ -177,7 +177,7 @@ class Target:
         return bool(found >= len(keys))
 
     def _found(self, write: BulkWrite, keys: Keys, wanted: str = "") -> Sequence[tuple[Any, ...]]:
-        """Return the keys of the table's rows that it has for these keys, or something else of these rows."""
+        """Return the keys of the table's rows for these keys, or other columns of these rows."""
         names = write.listed(self.keys)
         row = f"({', '.join([self.dialect.mark] * len(self.keys))})"
         among = self.dialect.pairs.format(", ".join([row] * len(keys)))
@@ -186,7 +186,7 @@ class Target:
 
 
 def _in_parts(groups: Sequence[Keys]) -> Iterator[Sequence[Keys]]:
-    """Yield some groups of keys at a time, as many as a statement may name."""
+    """Yield batches of keys, as many as a statement may name."""
     part: list[Keys] = []
     named = 0
     for same in groups:

@@ -1,4 +1,4 @@
-"""A bulk write that is known to fit its table, and what dialects share of the statement for it."""
+"""A bulk write that is known to fit its table, and the parts of its statement that dialects share."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SIZES = (512, 64, 8, 1)  # rows of one statement: few different texts, since a 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a database knows of a table.
+    """What a database knows about a table.
 
     Attributes:
         name: Its name, without the schema.
         schema: Its schema; ``None``: where connections begin.
         columns: Its columns by name, as SQLAlchemy's inspector describes them.
-        unique: The columns of each unique constraint that holds for all rows, the primary key among them.
-        limited: The columns of those that hold for some rows only, or for the beginnings of values.
+        unique: The columns of each unique constraint that applies to all rows, including the primary key.
+        limited: The columns of those that apply to some rows only, or to prefixes of values.
         types: The types of its columns in SQL, where the dialect needs them.
     """
 
@@ -42,7 +42,7 @@ class BulkWrite:
         shape: The table.
         columns: The values by column, sorted by the keys, no key twice.
         keys: The columns by which a row is found; none: rows are inserted only, as into a stage.
-        add: The columns whose values are added to what is there; all others are set.
+        add: The columns whose values are added to the existing ones; all others are set.
         preparer: Quotes identifiers: SQLAlchemy's of the connection's dialect.
         sum_of: The sum of two expressions in SQL, where ``ON CONFLICT`` is known.
     """
@@ -59,7 +59,7 @@ class BulkWrite:
 
     @property
     def others(self) -> list[str]:
-        """The columns that are not a keys."""
+        """The columns that are not keys."""
         return [name for name in self.columns if name not in self.keys]
 
     @property
@@ -77,14 +77,14 @@ class BulkWrite:
         return ", ".join(map(self.quoted, names))
 
     def leaves_empty(self, name: str | None) -> bool:
-        """Return whether the table has such a column for which neither the rows nor its definition have a value."""
+        """Return whether the table has a column for which neither the rows nor its definition have a value."""
         column = self.shape.columns.get(name or "")
         if column is None or name in self.columns:
             return False
         return column.get("default") is None and "computed" not in column
 
     def sent_as(self, kinds: Mapping[type, Callable[[Any], Any]]) -> BulkWrite:
-        """Return the same rows with the values of some types converted; the first type that fits a value counts."""
+        """Return the same rows with the values of some types converted; the first type that fits a value applies."""
         return replace(self, columns={name: _converted(column, kinds) for name, column in self.columns.items()})
 
     @property

@@ -1,6 +1,6 @@
 """Connections of the drivers: replaced when they were cut, and used without SQLAlchemy.
 
-For a short statement SQLAlchemy takes longer than a database does, above all in a process that has just been woken.
+For a short statement SQLAlchemy takes longer than a database does, especially in a process that has just been woken.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ RETURNED = "opencqrs_returned"  # in the ``info`` of a pooled connection: when i
 def replace_cut_connections(engine: Engine) -> None:
     """Check each connection of a pool to a server when it is taken out, and replace one that was cut.
 
-    A server that stops says so to every client, so a connection on which nothing has arrived is sound: that is one
-    look at its socket instead of the question to the server that SQLAlchemy's ``pool_pre_ping`` asks each time.
+    A server that stops notifies every client, so a connection on which nothing has arrived is sound: checking its
+    socket replaces the query that SQLAlchemy's ``pool_pre_ping`` sends each time.
     """
 
     @event.listens_for(engine, "checkin")
@@ -56,9 +56,9 @@ def replace_cut_connections(engine: Engine) -> None:
 def undoing(connection: Connection, statement: str) -> Iterator[None]:
     """Send a statement after a block, which undoes what was set for it on the connection.
 
-    If the block has failed, its error counts, since the connection may be gone. Otherwise that of the statement does:
-    if it were hidden, the commit would find no transaction, and SQLAlchemy would say so by an error that is none of the
-    database, and so no outage.
+    If the block has failed, its error is raised, since the connection may be gone. Otherwise that of the statement is:
+    if it were hidden, the commit would find no transaction, and SQLAlchemy would raise an error that is not the
+    database's, and so not an outage.
 
     Raises:
         DBAPIError: If the statement fails, and the block has not.
@@ -75,7 +75,7 @@ def undoing(connection: Connection, statement: str) -> Iterator[None]:
 def connect_by(engine: Engine, connect: Callable[..., Any], label: str) -> None:
     """Have an engine open its connections by a function of ``(driver, args, settings)``.
 
-    Parameters of a URL are arguments of the driver, which raises anything for those that it does not know.
+    Parameters of a URL are arguments of the driver, which raises any kind of error for unknown ones.
     """
 
     @event.listens_for(engine, "do_connect")
@@ -89,7 +89,7 @@ def connect_by(engine: Engine, connect: Callable[..., Any], label: str) -> None:
 
 
 def refused_parameters(error: Exception, label: str) -> EventStoreError:
-    """Return why a driver, or SQLAlchemy for it, refuses what a URL has behind its question mark."""
+    """Return the error of a driver, or SQLAlchemy, that refuses the query parameters of a URL."""
     what = f"the database cannot be used ({type(error).__name__}: {scrubbed(str(error))})"
     fix = "fix what follows ? in the URL (settings event-store.url and database.url, option url in Spark)"
     return EventStoreError("OCQ-304", what, label, fix)
@@ -113,7 +113,7 @@ def _is_quiet(connection: Any) -> bool:
         poll = select.poll()
         poll.register(getattr(connection, "_sock", connection).fileno(), select.POLLIN)  # PyMySQL's has no fileno()
         return not poll.poll(0)
-    except Exception:  # a connection that is closed on our side, too, has no socket
+    except Exception:  # a connection that is also closed on our side has no socket
         return False
 
 
@@ -173,9 +173,9 @@ def run(connection: Connection, statement: str) -> Any:
 
 
 def is_sound(connection: Any, used: float) -> bool:
-    """Return whether a connection that was last used then, in monotonic seconds, was not cut meanwhile."""
+    """Return whether a connection that was last used at that time, in monotonic seconds, was not cut since."""
     if not hasattr(connection, "_sock") and not hasattr(connection, "fileno"):
-        return True  # of a database that is a file: nothing can cut it
+        return True  # of a database in a file: nothing can cut it
     return time.monotonic() - used < _TRUSTED_SECONDS and _is_quiet(connection)
 
 

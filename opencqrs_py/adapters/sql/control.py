@@ -28,7 +28,7 @@ from opencqrs_py.control.records import (
 )
 from opencqrs_py.model.partition import Partition, layout
 
-_PATIENCE = 2.0  # seconds that is waited for a lock
+_PATIENCE = 2.0  # seconds to wait for a lock
 _KEPT_MS = 24 * 3_600 * 1_000  # how long a crashed node is shown
 
 _VIEW = """
@@ -46,14 +46,14 @@ _THIS = "group_name = {mark} AND modulus = {mark} AND residue = {mark}"
 
 
 class SqlControlStore(ControlStore):
-    """Nodes, leases and what is wanted, in the tables ``opencqrs_nodes`` and ``opencqrs_leases``.
+    """Nodes, leases and wanted states, in the tables ``opencqrs_nodes`` and ``opencqrs_leases``.
 
     All times are those of the database's clock. A lease has no separate end: it ends with its node's, which one
     statement extends, however many partitions the node holds.
 
     Args:
-        database: What ``Database.for_control`` has returned.
-        shared: Whether others use it, too, so that ``close`` leaves its connections alone.
+        database: The result of ``Database.for_control``.
+        shared: Whether others also use it, so that ``close`` leaves its connections alone.
     """
 
     def __init__(self, database: Database, *, shared: bool = False) -> None:
@@ -91,7 +91,7 @@ class SqlControlStore(ControlStore):
     @override
     def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
         self._prepare()
-        # By what was read before: after the wait for a row a condition on another table is not evaluated again.
+        # Based on the earlier read: after the wait for a row, a condition on another table is not evaluated again.
         take = "UPDATE {leases} SET node_id = {mark}, term = term + 1, since = {mark} WHERE {this} AND term = {mark}"
         with self._database.briefly(_PATIENCE) as connection:
             self._bury(connection, set(dead) - {node})
@@ -197,9 +197,9 @@ class SqlControlStore(ControlStore):
             return self._seen(connection)
 
     def _bury(self, connection: Connection, dead: Collection[str]) -> None:
-        """Mark nodes as dead whose leases have ended, so that no clock that is set back brings them to life again.
+        """Mark nodes as dead whose leases have ended, so that a clock that is set back cannot revive them.
 
-        One that is frozen in a heartbeat holds its own row; its leases end all the same, and it is marked later.
+        A node that is frozen in a heartbeat holds its own row; its leases end anyway, and it is marked later.
         """
         ended = self._text("SELECT node_id FROM {nodes} WHERE buried = 0 AND NOT ({alive})")
         skip_locked = self._database.dialect.skip_locked
@@ -215,7 +215,7 @@ class SqlControlStore(ControlStore):
         return connection.exec_driver_sql(self._text(statement), values).rowcount
 
     def _notify(self, connection: Connection) -> None:
-        """Have the other nodes hear of it when this is committed, where they can."""
+        """Notify the other nodes when this is committed, where possible."""
         if self._database.dialect.notify_nodes:
             connection.exec_driver_sql(self._database.dialect.notify_nodes)
 
@@ -299,7 +299,7 @@ def _written(node: Node) -> str:
 
 
 def _read(id_: str, details: str) -> Node:
-    """Return a node as it was written, perhaps by a newer package that says more."""
+    """Return a node as it was written, perhaps by a newer package with more fields."""
     found: Mapping[str, Any] = json.loads(details)
     groups = {name: Runnable(**_known(Runnable, each)) for name, each in found["groups"].items()}
     process = ProcessIdentity(**_known(ProcessIdentity, found["process"]))

@@ -53,12 +53,12 @@ _KeptConnections: TypeAlias = list[tuple[Any, float]]
 """Connections of the driver for short reads, each with its last use in monotonic seconds."""
 
 _MOST_KEPT = 5  # connections for short reads, as many as SQLAlchemy's pool keeps
-# Connections: one for the heartbeat, which must wait neither for a change of leases nor for one that a command makes,
-# as either may wait for a lock; and one for what a page asks meanwhile.
+# Connections: one for the heartbeat, which must not wait for a change of leases, by a node or a command, since either
+# may wait for a lock; and one for the requests of a page in the meantime.
 _OF_CONTROL = 4
 _NO_SLOT: AbstractContextManager[Slot | None] = nullcontext()
 _PROBE = ("SAVEPOINT opencqrs_probe", "RELEASE SAVEPOINT opencqrs_probe")  # which needs one transaction
-_PROBE_SECONDS = 1.0  # to wait for another writer of an SQLite file, which says nothing of the engine
+_PROBE_SECONDS = 1.0  # to wait for another writer of an SQLite file, which does not concern the engine
 _FIX_CANCELLED = (
     "end whatever holds a lock on its tables; or give the user more time (statement_timeout, max_statement_time)"
 )
@@ -72,13 +72,13 @@ class Database(Inherited):
 
     Args:
         url: SQLAlchemy URL, ``sqlite:///…``, ``postgresql://…``, or ``mariadb://…`` and ``mysql://…`` for MariaDB. Its
-            parameter ``opencqrs_schema`` names the schema, too, and wins.
+            parameter ``opencqrs_schema`` also names the schema, and takes precedence.
         schema: The schema of our own tables, on MariaDB a database of the same server; created if it is missing.
-            ``None``: where connections begin. Handlers' statements are not touched by it.
-        connections: How many connections to a server the threads of this process share, at least 1. Those of
-            watches, which each have one of their own, do not count, nor does this bound SQLite's.
+            ``None``: where connections begin. It does not affect handlers' statements.
+        connections: How many connections to a server the threads of this process share, at least 1. Watches have their
+            own connections, which do not count; SQLite's are not limited.
         read_only: Whether an SQLite file is left as it is: it is neither created nor switched to a write-ahead log. On
-            a server its user's privileges say what may be changed.
+            a server its user's privileges determine what may be changed.
 
     Attributes:
         label: How messages name the database.
@@ -86,7 +86,7 @@ class Database(Inherited):
         kind: The dialect's name: ``sqlite``, ``postgresql``, ``mariadb``, or another one.
         schema: The schema of our own tables.
         prefix: Prefix of their names in statements.
-        new_tables: The names of our tables that this process has made and not reported yet.
+        new_tables: The names of our tables that this process has created and not reported yet.
         guard: Watches over the file, if it is one.
         shadow: What it is the shadow of, in a rebuild; ``None`` for any other.
         shadow_guard: Watches over what is written to a shadow; ``None`` for any other.
@@ -132,7 +132,7 @@ class Database(Inherited):
         database.dialect.adopt(engine)
         database.engine = engine
         database._of_others = True
-        database._slots = None  # how many connections there are is its maker's to say
+        database._slots = None  # its creator decides on the number of connections
         return database
 
     @property
@@ -141,7 +141,7 @@ class Database(Inherited):
         return self._url
 
     def for_control(self) -> Database | None:
-        """Return the database of the control tables, with connections of its own that no handler can use up.
+        """Return the database of the control tables, with its own connections, which no handler can exhaust.
 
         It is this one, and for an SQLite file the file beside it. ``None``: no other process can see this database.
         """
@@ -158,20 +158,20 @@ class Database(Inherited):
 
     @contextmanager
     def briefly(self, seconds: float) -> Iterator[Connection]:
-        """Open a transaction as ``writing`` does that must not hold up others, even if this process is frozen in it.
+        """Open a transaction as ``writing`` does that must not block others, even if this process is frozen in it.
 
         Args:
             seconds: To wait for a lock. A server ends it if no statement comes for ``Dialect.standing_seconds``.
 
         Raises:
-            EventStoreError: As ``writing`` and ``explained``; OCQ-305, if a lock was waited for in vain.
+            EventStoreError: As ``writing`` and ``explained``; OCQ-305, if the wait for a lock timed out.
         """
         with self.explained(), self.writing(patience=seconds) as connection:
             self.make_brief(connection, seconds)
             yield connection
 
     def make_brief(self, connection: Connection, seconds: float) -> None:
-        """Bound the transaction of a connection as ``briefly`` does."""
+        """Limit the transaction of a connection as ``briefly`` does."""
         self.dialect.bound_transaction(connection, seconds, borrowed=self._of_others)
 
     def ending_what_stands(self, connection: Connection) -> AbstractContextManager[None]:
@@ -212,15 +212,15 @@ class Database(Inherited):
         """Open a connection whose statements each see the newest state; there is no transaction around them.
 
         Args:
-            apart: Whether it is one beyond those that threads share, which is closed at the end: it is in use for
-                long, or must not wait for handlers.
+            apart: Whether it is in addition to those that threads share, and is closed at the end: it is used for long,
+                or must not wait for handlers.
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
             EventStoreError: OCQ-304, if it refuses the user, there is no such database, or a privilege is missing.
             DatabaseFileError: OCQ-326, if its SQLite file was deleted or replaced.
         """
-        self.guard.check()  # before a connection is opened, which would create a file that is gone
+        self.guard.check()  # before a connection is opened, which would create a missing file
         with (
             _NO_SLOT if apart or self._slots is None else self._slots.one(lasting=False),
             self._connected(self._reading_engine, autocommit=True) as connection,
@@ -234,8 +234,8 @@ class Database(Inherited):
     def waiting(self) -> Iterator[Connection]:
         """Open a connection as ``reading`` does, to wait on it for what others write.
 
-        It is one beyond those that threads share, so that no handler waits for it. After that it is kept for them, as a
-        new one takes longer to open than most waits last; after an error it is closed.
+        It is in addition to those that threads share, so that no handler waits for it. It is then kept for them, since
+        a new one takes longer to open than most waits last; after an error it is closed.
         """
         self.guard.check()
         with self._connected(self._reading_engine, autocommit=True) as connection, self.explained():
@@ -253,7 +253,7 @@ class Database(Inherited):
         """Return the rows of a statement that sees the newest state and has no transaction around it.
 
         The statement has the marks of the driver for values. It is sent on a connection of the driver that is kept for
-        the next one: to take one out of SQLAlchemy's pool and to give it back takes longer than a short read.
+        the next one: taking one out of SQLAlchemy's pool and returning it takes longer than a short read.
 
         Raises:
             DBAPIError: As SQLAlchemy raises it; else as ``reading``.
@@ -287,13 +287,13 @@ class Database(Inherited):
     def explained(self) -> Iterator[None]:
         """Explain that the database became unavailable, or which privilege its user lacks.
 
-        It is for statements of ours: what a handler's statement meets stays the driver's error.
+        It is for our statements: errors of a handler's statements stay the driver's.
 
         Raises:
-            DatabaseAwayError: OCQ-304, if the database no longer answers; OCQ-305, if a lock was waited for in
-                vain.
+            DatabaseAwayError: OCQ-304, if the database no longer answers; OCQ-305, if the wait for a lock timed out.
             EventStoreError: OCQ-304, if the user lacks a privilege, or a table or column is missing.
-            DBAPIError: As it came, if it is another one; the driver's own of a statement that went past SQLAlchemy.
+            DBAPIError: Unchanged, if it is another one; the driver's own error for a statement that bypassed
+                SQLAlchemy.
         """
         try:
             yield
@@ -323,10 +323,10 @@ class Database(Inherited):
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached; OCQ-305, if another process or
                 thread has held the write lock of an SQLite file for too long.
-            EventStoreError: OCQ-304, if it refuses the user, or does not let us write.
+            EventStoreError: OCQ-304, if it refuses the user, or does not allow writing.
             DatabaseFileError: OCQ-326, if its SQLite file was deleted or replaced, also while the block ran: then
                 nothing is committed.
-            NonTransientError: On SQLite, if this very thread is in such a transaction already.
+            NonTransientError: On SQLite, if this thread is already in such a transaction.
         """
         raised: BaseException | None = None
         self.guard.check()
@@ -354,14 +354,14 @@ class Database(Inherited):
                 if of_handlers or isinstance(error, DBAPIError):
                     self._discard(connection)
                 if of_handlers and raised is not None and raised is not error:
-                    raise raised from raised.__cause__  # not what the roll back of a closed connection says
+                    raise raised from raised.__cause__  # not the error of the rollback of a closed connection
                 raise
 
     def require_transactions(self, place: str) -> None:
-        """Refuse an engine of the user on which a transaction does not hold; an outage says nothing of that.
+        """Refuse a user's engine on which a transaction does not last; an outage does not prove that.
 
         Args:
-            place: What names the engine, for the message.
+            place: How messages name the engine.
 
         Raises:
             EventStoreError: OCQ-349.
@@ -391,7 +391,7 @@ class Database(Inherited):
                 self.engine.pool.bound(connections)
 
     def abandon(self, connection: Connection) -> None:
-        """Let another thread have the place of a transaction whose thread hangs."""
+        """Give the slot of a transaction whose thread hangs to another thread."""
         slot = connection.connection.info.get(_SLOT)
         if self._slots is not None and slot is not None:
             self._slots.free(slot)
@@ -416,7 +416,7 @@ class Database(Inherited):
 
     @override
     def close_before_fork(self) -> None:
-        """Close the connections to an SQLite file that no thread uses, so that a fork may open it."""
+        """Close the idle connections to an SQLite file, so that a fork may open it."""
         if not self.dialect.remote and not self.guard.has_turn:
             self.disconnect()
 
@@ -437,7 +437,7 @@ class Database(Inherited):
                 engine.dispose(close=False)
 
     def _close_connections(self) -> None:
-        kept, self._kept = self._kept, []  # one in use is closed by its user, who finds others here
+        kept, self._kept = self._kept, []  # one in use is closed by its user, which finds others here
         _close_all(kept)
         for name in _ENGINES:
             if name in self.__dict__:
@@ -469,7 +469,7 @@ class Database(Inherited):
             raise self._unreachable(error) from None
 
     def _discard(self, connection: Connection) -> None:
-        """After an error, give no connection of an unknown state back to the pool.
+        """After an error, do not return a connection in an unknown state to the pool.
 
         A handler may have left a setting, or an open transaction. A database in memory lives and ends with its
         connection, so that one is only rolled back.
@@ -535,13 +535,13 @@ class Database(Inherited):
         if not isinstance(error, dialect.loaded_dbapi.Error):
             close_quietly(connection)
             return
-        wrapped = as_sqlalchemy(dialect, error, statement, connection)  # which looks whether it was cut
+        wrapped = as_sqlalchemy(dialect, error, statement, connection)  # which checks whether it was cut
         close_quietly(connection)
         self._explain(wrapped)
         raise wrapped from error
 
     def _explain(self, error: DBAPIError) -> None:
-        """Raise what an error means; return if it means nothing else."""
+        """Raise the explained error for an error; return if there is none."""
         self.guard.check()  # to which SQLite may answer with its own error
         reason = reason_of(error)
         if self.dialect.is_lock_timeout(error.orig):

@@ -1,8 +1,8 @@
 """Units of work: the transactions that handlers write in, which only their owner may end.
 
-Commands that end a transaction can be refused where a driver's methods can be replaced. But a statement that was
-prepared before, or a conflict clause, ends it without asking. So a unit is guarded by a savepoint with a random name,
-which does not survive the transaction: it shows the end on every database.
+Commands that end a transaction can be refused where a driver's methods can be replaced. But an earlier prepared
+statement, or a conflict clause, ends it unnoticed. So a unit is guarded by a savepoint with a random name, which does
+not survive the transaction: it reveals the end on every database.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _invalidate(connection: Connection, exception: BaseException | None = None) 
 
 
 def ended(connection: Connection, error: Exception, statement: str) -> Exception:
-    """Return what it means that a savepoint cannot be released: an outage, or the end of its transaction."""
+    """Return the meaning of an error when a savepoint is released: an outage, or the end of its transaction."""
     if is_outage(error):
         return as_sqlalchemy(connection.dialect, error, statement, connection.connection.dbapi_connection)
     found = TransactionEndedError(
@@ -77,11 +77,11 @@ def _hold_nothing() -> None:
 class Unit:
     """A transaction that handlers write in; it is guarded if it must stay one.
 
-    What would end it is refused where the driver lets us. Where it does not, the end is noticed by the savepoint.
-    ``flush`` sends a session's changes, if there is one, and is refused after a roll back. ``frame_rows`` fetches
-    the rows of data frames, and ``stages`` are those of this transaction, to be dropped after it. ``end`` is where the
-    progress is to move, if another place was concluded. ``lost`` says that the server has rolled back by itself, and
-    that another transaction has begun, which is never committed.
+    Calls that would end it are refused where the driver allows it. Elsewhere the savepoint reveals the end. ``flush``
+    sends a session's changes, if there is one, and is refused after a rollback. ``frame_rows`` fetches the rows of data
+    frames, and ``stages`` are those of this transaction, to be dropped after it. ``end`` is where the progress moves,
+    if ``conclude`` has changed it. ``lost`` means that the server has rolled back on its own, and that another
+    transaction has begun, which is never committed.
     """
 
     connection: Connection
@@ -103,7 +103,7 @@ class Unit:
     _closed: bool = field(default=False, init=False)
     _pipeline: Pipeline | None = field(default=None, init=False)
     _session_ended: bool = field(default=False, init=False)
-    _left: str = field(default="", init=False)  # what a roll back has left in place, as the dialect says it
+    _left: str = field(default="", init=False)  # what a rollback has left in place, as the dialect describes it
 
     def end_session(self) -> bool:
         """End the session of the transaction, from another thread, and take its connection out of the pool.
@@ -121,7 +121,7 @@ class Unit:
             self.dialect.end_session(connection, number)
         self._session_ended = True
         self.database.abandon(self.connection)
-        with suppress(Exception):  # of a thread that has come back meanwhile
+        with suppress(Exception):  # of a thread that has returned in the meantime
             pooled.detach()
         return True
 
@@ -143,8 +143,8 @@ class Unit:
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
         """Return the error to report if the transaction has ended, ``None`` if it is open or there is an outage.
 
-        It has also ended if the database cannot take back what was written. Rolls back to the savepoint, so nothing of
-        the unit can be kept after that.
+        It has also ended if the database cannot undo what was written. Rolls back to the savepoint, so nothing of the
+        unit can be kept after that.
         """
         if not self.guarded or isinstance(error, TransactionEndedError):
             return None
@@ -163,7 +163,7 @@ class Unit:
         return found
 
     def saved(self) -> Callable[[], bool] | None:
-        """Set a savepoint, see ``SavingUnit``. It goes with that of the unit."""
+        """Set a savepoint, see ``SavingUnit``. It ends with the unit's savepoint."""
         if not self.guarded or self._pipeline is not None or not self._may_be_undone():
             return None
         name = f"{self._savepoint}_part"
@@ -188,15 +188,15 @@ class Unit:
     def _sent(self, statement: str) -> bool:
         try:
             self._send(statement)
-        except Exception:  # whatever the driver says of a transaction that has failed or is gone, or of a connection
+        except Exception:  # whatever the driver raises for a transaction that has failed or ended, or for a connection
             return False
         return True
 
     def begin(self, lock: Statement, later: Sequence[Statement], values: Values) -> bool:
         """Set the savepoint and lock the row of a partition, at the beginning of the transaction.
 
-        ``lock`` finds and locks the row; ``later`` are the statements that may end the transaction, so that they can be
-        prepared. Raises the driver's own errors.
+        ``lock`` finds and locks the row; ``later`` are the statements that may come last in the transaction, so that
+        they can be prepared. Raises the driver's own errors.
 
         Returns:
             Whether the row was found.
@@ -216,7 +216,7 @@ class Unit:
         """Release the savepoint and send the last statement; on PostgreSQL the commit goes with them.
 
         Returns:
-            Whether the statement has found its row; if not, nothing is committed.
+            Whether the statement found its row; if not, nothing is committed.
 
         Raises:
             TransactionEndedError: If the transaction was ended before.
@@ -232,7 +232,7 @@ class Unit:
         return int(cursor.rowcount) == 1
 
     def require_open(self) -> None:
-        """See that the transaction is the one in which the savepoint was set, and set another one.
+        """Check that the transaction is the one in which the savepoint was set, and set another one.
 
         What is sent after that is committed with the progress or not at all, whatever handlers have done before.
 
@@ -252,7 +252,7 @@ class Unit:
         """Release the savepoint of a guarded unit; return the driver's cursor.
 
         Raises:
-            TransactionEndedError: If it is gone, and so the transaction in which it was set.
+            TransactionEndedError: If it is gone, and with it the transaction in which it was set.
             DBAPIError: As SQLAlchemy raises it, if the database is unavailable.
         """
         statement = f"RELEASE SAVEPOINT {self._savepoint}"
@@ -268,7 +268,7 @@ class Unit:
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Refuse what ends the transaction, as far as the driver lets us; see at the end that it can be committed."""
+        """Refuse what ends the transaction, as far as the driver allows; check at the end that it can be committed."""
         refusing, info = vars(self.connection), self.connection.info
         refusing.update(_REFUSED)
         refusing.update(invalidate=partial(_invalidate, self.connection), _invalid_transaction=self._report_cut)
@@ -283,7 +283,7 @@ class Unit:
                 yield
                 self._finish()
             except BaseException:
-                _undo_changes_of_kept_objects()  # else the next transaction of the thread would have to answer for them
+                _undo_changes_of_kept_objects()  # else the next transaction of the thread would be blamed for them
                 raise
             finally:
                 if self._pipeline is not None:
@@ -295,18 +295,18 @@ class Unit:
                 info.pop(_UNIT, None)
                 for name in _REPLACED:
                     refusing.pop(name, None)
-                # What a handler has set is not for our statements, nor for the next handler.
+                # A handler's settings must not apply to our statements, nor to the next handler.
                 for name, value in zip(names, rows_as, strict=True):
                     if getattr(driver, name, None) is not value:
                         setattr(driver, name, value)
 
     def _finish(self) -> None:
-        """Send what the session still holds, and see that what was written can still be committed."""
+        """Send the session's pending changes, and check that what was written can still be committed."""
         if self._flush_failed:
             msg = "a flush failed and its error was caught: run what may fail within session.begin_nested()"
             raise OpenCqrsError(msg)
         self.flush()
-        if _ended.sessions and _undo_changes_of_kept_objects():  # there are seldom any, and each call counts
+        if _ended.sessions and _undo_changes_of_kept_objects():  # there are seldom any, and each call has a cost
             _refuse_late()
         if self._rolled_back or self._closed or not self.connection.in_transaction():
             refuse()
@@ -324,8 +324,8 @@ class Unit:
     def _report_cut(self) -> NoReturn:
         """Raise the error of a statement on a connection that was cut before; SQLAlchemy's would blame the caller.
 
-        SQLAlchemy asks for it of a transaction that a handler has ended, too: there its own error is right. Nor is a
-        connection of a handler's own any of this: if it stays like that, the event fails in the end.
+        SQLAlchemy also requests it for a transaction that a handler has ended: there its own error is right. This does
+        not concern a handler's own connection: if that stays cut, the event eventually fails.
         """
         if self._closed or not self.connection.invalidated:
             Connection._invalid_transaction(self.connection)  # noqa: SLF001 which this stands for
@@ -344,15 +344,15 @@ class Unit:
             refuse(reason)
 
     def _rolled_back_to_savepoint(self) -> bool:
-        """Roll back to the savepoint; return whether it was there. Of an unavailable database it is assumed."""
+        """Roll back to the savepoint; return whether it existed. For an unavailable database this is assumed."""
         try:
             self._send(f"ROLLBACK TO SAVEPOINT {self._savepoint}")
-        except Exception as error:  # whatever the driver says of a savepoint that is gone
+        except Exception as error:  # whatever the driver raises for a missing savepoint
             return is_outage(error)
         return True
 
     def _send(self, statement: str) -> None:
-        """Send a statement about a savepoint; note what a roll back has left in place."""
+        """Send a statement about a savepoint; note what a rollback has left in place."""
         cursor = send(self.connection, statement)
         self._left = self._left or self.dialect.left_in_place(cursor)
         cursor.close()
@@ -360,11 +360,11 @@ class Unit:
     def _watch_driver(self, driver: Any, undone: ExitStack) -> None:
         roll_back, close = driver.rollback, driver.close
 
-        def rollback() -> None:  # SQLAlchemy's, too, as when a session cannot be flushed
+        def rollback() -> None:  # also SQLAlchemy's, for example when a session cannot be flushed
             self.note_rollback()
             roll_back()
 
-        def note_close() -> None:  # SQLAlchemy's, too, of a connection that was cut
+        def note_close() -> None:  # also SQLAlchemy's, for a connection that was cut
             self._closed = not sys._getframe(1).f_globals.get("__name__", "").startswith("sqlalchemy.")  # noqa: SLF001
             close()
 
@@ -375,7 +375,7 @@ class Unit:
 
 
 def unit_of(connection: Connection) -> Unit | None:
-    """Return the unit of work that a connection serves, ``None`` for a connection of the user's own."""
+    """Return the unit of work that a connection serves, ``None`` for the user's own connection."""
     unit: Unit | None = connection.info.get(_UNIT)
     return unit
 
@@ -383,8 +383,8 @@ def unit_of(connection: Connection) -> Unit | None:
 class _HandlerSession(Session):
     """A session on the connection of a unit: what ends the transaction, or empties the session, is refused.
 
-    Its ``commit()`` ends nothing here: it sends what the session holds. Once its transaction is over it takes nothing
-    more, as nothing would send that.
+    Its ``commit()`` ends nothing here: it sends the session's changes. Once its transaction is over it accepts nothing
+    more, because nothing would send that.
     """
 
     is_flushing = False
@@ -392,12 +392,12 @@ class _HandlerSession(Session):
     unit: Unit | None = None
 
     def leave_objects(self) -> None:
-        """Let objects that a handler keeps be read after the transaction; what it changes there is noticed."""
+        """Keep objects readable that a handler stores beyond the transaction; changes to them are detected."""
         if self.dirty or self.new or self.deleted:  # of an event that has failed
             self.expire_all()
             for one in (*self.new, *self.deleted):
                 self.expunge(one)
-        if len(self.identity_map):  # somebody keeps objects of it
+        if len(self.identity_map):  # a handler still holds objects of it
             _ended.sessions = [*_ended.sessions, self]
 
     @override
@@ -424,7 +424,7 @@ class _HandlerSession(Session):
         return merged
 
     def flush(self, objects: Sequence[Any] | None = None) -> None:
-        """Send what is held; SQLAlchemy rolls the transaction back when that fails."""
+        """Send pending changes; SQLAlchemy rolls the transaction back if that fails."""
         self.is_flushing = True
         try:
             super().flush(objects)
@@ -433,7 +433,7 @@ class _HandlerSession(Session):
 
     @override
     def begin_nested(self) -> SessionTransaction:
-        """Set a savepoint at once: by itself the session sets it when it is used next, and the connection may write."""
+        """Set a savepoint at once: the session would set it at its next use, and the connection may write before."""
         nested = super().begin_nested()
         self.connection()
         return nested
@@ -467,7 +467,7 @@ class _HandlerSession(Session):
 
 @event.listens_for(_HandlerSession, "after_soft_rollback")
 def _on_session_rollback(session: Any, transaction: SessionTransaction) -> None:
-    """Notice that a session was emptied, also where it has sent nothing yet; a savepoint may be rolled back."""
+    """Notice that a session was emptied, even if it has sent nothing yet; a savepoint may be rolled back."""
     if session.unit is not None and transaction.parent is None:
         session.unit.note_rollback()
 
@@ -479,7 +479,7 @@ def _on_attach(session: Any, _instance: object) -> None:
 
 
 class _EndedSessions(threading.local):
-    """The sessions of earlier transactions of a thread of which objects are kept."""
+    """The sessions of earlier transactions of a thread whose objects are still held."""
 
     sessions: Sequence[_HandlerSession] = ()
 
@@ -488,7 +488,7 @@ _ended = _EndedSessions()
 
 
 def _refuse_late() -> NoReturn:
-    """Refuse what is done with a session, or objects of it, whose transaction is over: nothing would send it."""
+    """Refuse the use of a session, or objects of it, whose transaction is over: nothing would send the changes."""
     msg = (
         "a session, or an object of it, was kept and used after its transaction: what is changed there is never "
         "written; take the session as an argument in each handler, and read objects from it"
@@ -497,11 +497,11 @@ def _refuse_late() -> NoReturn:
 
 
 def _undo_changes_of_kept_objects() -> bool:
-    """Have objects of earlier transactions read again whatever was changed; return whether anything was."""
+    """Expire changed objects of earlier transactions; return whether there were any."""
     _ended.sessions = [one for one in _ended.sessions if len(one.identity_map)]
     changed = [one for one in _ended.sessions if one.identity_map.check_modified()]  # quicker than one.dirty
     for one in changed:
-        one.expire_all()  # they are unchanged then, so that the next change shows again
+        one.expire_all()  # they are then unchanged, so that the next change is detected
     return bool(changed)
 
 
@@ -514,7 +514,7 @@ class DatabaseTransactions(Transactions):
     @override
     @contextmanager
     def begin(self, *, guarded: bool = True) -> Iterator[Unit]:
-        """Open a transaction; one that is not guarded, as for definitions of tables, begins when others like it end.
+        """Open a transaction; one that is not guarded, as for DDL, begins when others like it end.
 
         Raises:
             TransactionEndedError: If the block ended a guarded transaction, or tried to.
@@ -537,7 +537,7 @@ class DatabaseTransactions(Transactions):
 
 
 def watch_ends(database: Database) -> None:
-    """See SQLAlchemy's own commits and rollbacks where the driver's methods cannot be replaced."""
+    """Observe SQLAlchemy's own commits and rollbacks where the driver's methods cannot be replaced."""
     if not database.dialect.replaceable_methods and not event.contains(database.engine, "commit", _on_commit):
         event.listen(database.engine, "commit", _on_commit)
         event.listen(database.engine, "rollback", _on_rollback)
@@ -549,7 +549,7 @@ def _on_commit(connection: Connection) -> None:
 
 
 def _on_rollback(connection: Connection) -> None:
-    if connection.invalidated:  # then it has no driver's connection that could tell
+    if connection.invalidated:  # then it has no driver connection that could show it
         return
     unit: Unit | None = connection.info.get(_UNIT)
     if unit is not None:

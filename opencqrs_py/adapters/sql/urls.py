@@ -22,14 +22,14 @@ _ESCAPED = "write %40 for every '@' in user and password, %2F for '/' and %3A fo
 
 
 def parsed_url(url: str) -> URL:
-    """Read a URL. It is not repeated in a message, since it cannot be known what of it is a password."""
+    """Read a URL. Messages do not repeat it, since it is unknown which part is a password."""
     if (mistake := url_mistake(url) or not_a_database(url)) is not None:
         raise EventStoreError("OCQ-301", f"the database URL cannot be used: {mistake[0]}", _PLACE, mistake[1])
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise EventStoreError("OCQ-301", "the database URL cannot be read", _PLACE, _FORMS) from None
-    if "@" in (parsed.host or "") or (parsed.host and "@" in (parsed.database or "")):  # a "/" ends the host as well
+    if "@" in (parsed.host or "") or (parsed.host and "@" in (parsed.database or "")):  # a "/" ends the host, too
         raise EventStoreError("OCQ-301", "the database URL cannot be read: it has several '@'", _PLACE, _ESCAPED)
     return parsed
 

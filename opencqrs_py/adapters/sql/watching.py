@@ -18,10 +18,10 @@ from opencqrs_py.processing.ports import Watch
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
 
-_LOOK_SECONDS = 0.5  # the head is read now and then, also without a notification
+_LOOK_SECONDS = 0.5  # the head is read now and then, even without a notification
 _SHORTEST_PAUSE = 0.001  # seconds
 _LONGEST_PAUSE = 0.05  # seconds
-_PAUSE_SHARE = 0.02  # of the time since something happened
+_PAUSE_SHARE = 0.02  # of the time since the last change
 _WAKES = 1_024  # most wakes that are processed at once
 
 ReadHead = Callable[[Connection], int]
@@ -30,10 +30,10 @@ Counter = Callable[[Connection], Callable[[], int] | None]
 
 @contextmanager
 def polling(database: Database, look: ReadHead, counter: Counter = lambda _: None) -> Iterator[Watch]:
-    """Open a watch that looks again and again; ``look`` returns the head.
+    """Open a watch that polls; ``look`` returns the head.
 
-    ``counter`` returns, for a connection, what changes whenever another connection has written; ``None`` if there is no
-    such thing.
+    ``counter`` returns, for a connection, a value that changes whenever another connection has written; ``None`` if
+    there is none.
     """
     with database.reading(apart=True) as connection:
         yield Poll(database, connection, look, counter(connection))
@@ -46,7 +46,7 @@ def listening(database: Database, look: ReadHead, channel: str, table_number: st
     ``table_number`` is an expression that distinguishes our table from others of the same name.
     """
     with database.reading(apart=True) as connection:
-        connection.detach()  # it hears things that the next user of a pool would not expect
+        connection.detach()  # it receives notifications that the next user of a pooled connection would not expect
         try:
             connection.exec_driver_sql(f"LISTEN {channel}")
         except DBAPIError as error:
@@ -60,7 +60,7 @@ def listening(database: Database, look: ReadHead, channel: str, table_number: st
 
 
 class Arrivals:
-    """Waits until something arrives on a driver's connection; other threads can have the wait end early."""
+    """Waits until something arrives on a driver's connection; other threads can end the wait early."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -83,13 +83,13 @@ class Arrivals:
             self._waking.send(b"\0")
 
     def close(self) -> None:
-        """Give back what wakes it; the connection is the caller's."""
+        """Release what wakes it; the connection belongs to the caller."""
         self._woken.close()
         self._waking.close()
 
 
 class Listener:
-    """Hears of appends: of ours with the newest position, of those by other programs through the table's trigger.
+    """Gets notifications of appends: of ours with the newest position, of other programs' through the table's trigger.
 
     The head is read after listening has begun, so nothing is missed in between.
 
@@ -108,7 +108,7 @@ class Listener:
         self._must_look = True
         self._looked = 0.0
         self.look_seconds = _LOOK_SECONDS
-        self._driver.add_notify_handler(self._take)  # what comes in with other answers
+        self._driver.add_notify_handler(self._take)  # notifications that arrive with other answers
 
     def wait(self, after: int, seconds: float) -> int:
         """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
@@ -128,12 +128,12 @@ class Listener:
         self._arrivals.wake()
 
     def close(self) -> None:
-        """Give back what wakes it; the connection is the caller's."""
+        """Release what wakes it; the connection belongs to the caller."""
         self._driver.remove_notify_handler(self._take)
         self._arrivals.close()
 
     def _listen(self, seconds: float) -> bool:
-        """Wait until something is heard, the connection is cut, or the time is over; return whether it was woken."""
+        """Wait for a notification, the loss of the connection, or the end of the time; return whether it was woken."""
         arrived, woken = self._arrivals.wait(seconds)
         if arrived:
             self._take_in()
@@ -145,7 +145,7 @@ class Listener:
             while (notice := self._driver.pgconn.notifies()) is not None:
                 self._hear(notice.extra.decode())
         except self._connection.dialect.loaded_dbapi.Error:
-            self._must_look = True  # which meets the error as well, and explains it
+            self._must_look = True  # which gets the error as well, and explains it
 
     def _take(self, notice: Any) -> None:
         self._hear(notice.payload)
@@ -159,7 +159,7 @@ class Listener:
 
 
 class Poll:
-    """Looks again and again: at the counter of changes if there is one, else at the head.
+    """Polls: the counter of changes if there is one, else the head.
 
     The longer nothing has happened, the longer the pauses are: a change is noticed after at most a fiftieth of the time
     since the one before, and idling costs next to nothing.
