@@ -65,9 +65,9 @@ class DatabaseBusyError(DatabaseAwayError):
 
 
 class ConnectionLostError(exc.PendingRollbackError):
-    """A statement was to be sent in a transaction whose connection was lost before, and a handler has caught that.
+    """A statement was to be sent in a transaction whose connection was lost, after a handler caught that error.
 
-    By its kind SQLAlchemy lets it pass as it is.
+    Its class makes SQLAlchemy pass it on unchanged.
     """
 
     def __init__(self, said: str = "the connection was lost in an earlier statement, whose error was caught"):
@@ -75,11 +75,11 @@ class ConnectionLostError(exc.PendingRollbackError):
 
 
 class FileGuard:
-    """What a process itself watches over: nothing where the database is a server. ``SqliteFile`` shows what else."""
+    """The guard of a database file: it does nothing if the database is a server. See ``SqliteFile``."""
 
     @property
     def outlives_connections(self) -> bool:
-        """Whether the database is still there when all connections to it are closed."""
+        """Whether the database survives when all connections to it are closed."""
         return True
 
     def turn(self, patience: float | None = None) -> AbstractContextManager[None]:
@@ -105,11 +105,11 @@ class FileGuard:
     def require(self, identity: str) -> None:
         """Raise if the file that is open, or would be opened, is not the one with this ``identity``.
 
-        A claim holds in one file. Without this a process that begins later would take a copy for it. An empty identity
-        is that of any file.
+        A claim applies to one file. Without this check a process that starts later would mistake a copy for it. An
+        empty identity matches any file.
 
         Raises:
-            DatabaseFileGoneError: OCQ-326, if no file is there.
+            DatabaseFileGoneError: OCQ-326, if the file is missing.
             DatabaseFileError: OCQ-326, if another file is there.
         """
 
@@ -123,8 +123,8 @@ class FileGuard:
         long as it is open.
 
         Raises:
-            DatabaseFileGoneError: OCQ-326, if no file is there.
-            DatabaseFileError: OCQ-326, if another file is there, or a file beside it is gone or another one; OCQ-353
+            DatabaseFileGoneError: OCQ-326, if the file is missing.
+            DatabaseFileError: OCQ-326, if another file is there, or a file beside it is missing or another one; OCQ-353
                 in a fork, if its parent has the file open.
         """
 
@@ -132,14 +132,14 @@ class FileGuard:
         """Forget the file, since all connections are closed."""
 
     def free(self) -> None:
-        """In a fork: let its threads write, since those of the parent, which may have been writing, are not there.
+        """In a fork: let its threads write, since the parent's threads, which may have been writing, do not exist.
 
-        A file that the parent has open is of no use there.
+        A file that the parent has open cannot be used there.
         """
 
 
 class Dialect(ABC):
-    """One kind of database: the statements and habits that it does not share with the others. It has no state.
+    """One kind of database: the statements and behaviour that differ from the others. It has no state.
 
     The defaults fit a server that speaks standard SQL and can lock a row.
     """
@@ -153,8 +153,8 @@ class Dialect(ABC):
     sum_of: ClassVar[str] = "{0} + {1}"  # of two expressions; an error if it is beyond the range of whole numbers
     rounded_kinds: ClassVar[tuple[type, ...]] = ()  # of numbers that columns may change, see ``rounds``
     patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
-    take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the owner before
-    standing_seconds: ClassVar[float] = 5.0  # how long a short transaction may stand still
+    take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the previous owner
+    standing_seconds: ClassVar[float] = 5.0  # how long a short transaction may be idle
     quote: ClassVar[str] = '"'  # quotes the name of a schema; empty where there are no schemas
     schema_word: ClassVar[str] = "schema"  # what a schema is called
     # Finds a schema by its name.
@@ -162,15 +162,15 @@ class Dialect(ABC):
     # Lists schema and name of the tables in other schemas of the database that may be read; empty: there are none.
     other_tables: ClassVar[str] = ""
     create_schema: ClassVar[str] = "CREATE SCHEMA IF NOT EXISTS"  # creates one, with its quoted name after it
-    # After the table's name, keeps the database from any index but the one of the positions.
+    # After the table's name, restricts the database to the index of the positions.
     walk_hint: ClassVar[str] = ""
-    search_hint: ClassVar[str] = ""  # after the table's name, holds it to the index in the braces
+    search_hint: ClassVar[str] = ""  # after the table's name, forces the index in the braces
     pairs: ClassVar[str] = "({})"  # a list of pairs of values, in the braces, among which a pair of columns may be
     unpacks_json: ClassVar[bool] = False  # whether ``json_each`` makes rows of a list that is given as one value
     unpacks_arrays: ClassVar[bool] = False  # whether ``unnest`` and ``json_to_recordset`` do
-    # Types of keys of which a column may take two for the same in silence; and integers, which stand beside them.
+    # Types of keys of which a column may silently treat two as the same; and integers, which may be mixed with them.
     confounded: ClassVar[frozenset[type]] = frozenset({str, int})
-    equates_letters: ClassVar[bool] = False  # whether collations take different letters, or signs, for the same
+    equates_letters: ClassVar[bool] = False  # whether collations treat different letters, or signs, as the same
     stages_collate: ClassVar[bool] = True  # whether the columns of stages compare texts as those of the table do
     unindexed: ClassVar[str] = "{}"  # a column, in the braces, for which no index is used
     indexed: ClassVar[str] = "{}"  # a column as its index holds it
@@ -187,7 +187,7 @@ class Dialect(ABC):
     row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
     # Whether no statement shows an event that was appended after one that it does not show.
     ordered_reads: ClassVar[bool] = False
-    row_settings: ClassVar[tuple[str, ...]] = ("row_factory",)  # of a driver's connection: what it makes of rows
+    row_settings: ClassVar[tuple[str, ...]] = ("row_factory",)  # of a driver's connection: its row factory
     replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
     # Whether a unit of work may begin and end in one message: see ``begin_at_once`` and ``commit_at_once``.
     sends_at_once: ClassVar[bool] = True
@@ -196,15 +196,15 @@ class Dialect(ABC):
     # Whether a transaction may be lost without an error at its commit: see ``has_failed``.
     loses_transactions: ClassVar[bool] = True
     exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
-    # Where connections begin; empty where no other connection can fill a stage while a transaction is open.
+    # Where connections begin; empty if no other connection can fill a stage while a transaction is open.
     current_schema: ClassVar[str] = ""
     unstorable: ClassVar[frozenset[str]] = frozenset()  # floats that a column cannot hold: nan, inf, -inf
-    drop_temporary: ClassVar[str] = "DROP TABLE"  # drops a temporary table, and does not end the transaction
-    # Whether it shows up to where nothing will be added to a table that others fill.
+    drop_temporary: ClassVar[str] = "DROP TABLE"  # drops a temporary table without ending the transaction
+    # Whether it shows up to where a foreign table is final.
     reads_foreign_tables: ClassVar[bool] = False
     # What to do when the database refuses the connection.
     fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have access to it"
-    connect_seconds: ClassVar[int] = 10  # that a server has to let a user in
+    connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
     fix_read_only: ClassVar[str] = WRITABLE
     fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
 
@@ -215,7 +215,7 @@ class Dialect(ABC):
         """
         return ""
 
-    # What is sent so that other nodes hear at once of a change in the control tables; empty: they cannot.
+    # What is sent to notify other nodes at once of a change in the control tables; empty: not possible.
     skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it skips rows that others have locked
     notify_nodes: ClassVar[str] = ""
 
@@ -226,7 +226,7 @@ class Dialect(ABC):
         return url if "+" in url.drivername else url.set(drivername=self.driver)
 
     def read_only_url(self, url: URL) -> URL:
-        """Return the URL by which a file is opened that must not be changed; on a server, the same URL."""
+        """Return the URL that opens a file read-only; on a server, the same URL."""
         return url
 
     def file(self, url: URL) -> FileGuard:
@@ -248,7 +248,7 @@ class Dialect(ABC):
         return {}
 
     def adopt(self, engine: Engine) -> None:
-        """See that transactions of ours begin as they should on an engine of the user."""
+        """Make sure that our transactions begin correctly on an engine of the user."""
 
     def control_url(self, database: Database) -> URL | None:
         """Return where the control tables of a database are; ``None`` for one that no other process can see."""
@@ -257,7 +257,7 @@ class Dialect(ABC):
     def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
         """Return the engine whose statements each see the newest state; ``url`` is ``None`` if ``engine`` is not ours.
 
-        Both engines of ours have the same pool, whose connections ``switch`` changes to what they are to be.
+        Both engines of ours share a pool, whose connections ``switch`` puts into the required mode.
         """
         return engine.execution_options(isolation_level="AUTOCOMMIT") if url is None else engine
 
@@ -266,7 +266,7 @@ class Dialect(ABC):
         return engine
 
     def switch(self, driver: Any, *, autocommit: bool) -> None:
-        """Make each statement on a driver's idle connection a transaction of its own, or begin one."""
+        """Make each statement on a driver's idle connection its own transaction, or begin one."""
         if driver.autocommit != autocommit:
             driver.autocommit = autocommit
 
@@ -275,7 +275,7 @@ class Dialect(ABC):
 
     # Rebuilds
 
-    # Whether definitions of tables commit, so that a swap has steps, between which a process may end.
+    # Whether DDL commits, so that a swap has steps, between which a process may end.
     swaps_in_steps: ClassVar[bool] = False
 
     def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
@@ -313,7 +313,7 @@ class Dialect(ABC):
         return False
 
     def is_another_kind(self, error: BaseException | None) -> bool:
-        """Return whether a server has answered that is none of this kind of database."""
+        """Return whether the answering server is a different kind of database."""
         return False
 
     def misses_table(self, error: BaseException | None) -> bool:
@@ -321,7 +321,7 @@ class Dialect(ABC):
         return False
 
     def is_damaged(self, error: BaseException | None) -> bool:
-        """Return whether a driver's error means that the database's file does not hold what it should."""
+        """Return whether a driver's error means that the database's file is damaged or not a database."""
         return False
 
     def is_full(self, error: BaseException | None) -> bool:
@@ -337,15 +337,15 @@ class Dialect(ABC):
         return False
 
     def is_lock_timeout(self, error: BaseException | None) -> bool:
-        """Return whether a lock was waited for in vain."""
+        """Return whether a wait for a lock timed out."""
         return False
 
     def is_cancelled(self, error: BaseException | None) -> bool:
-        """Return whether the server has ended a statement that took too long for it, or that a person has cancelled."""
+        """Return whether the server has ended a statement because it took too long, or a person cancelled it."""
         return False
 
     def is_deadlock(self, error: BaseException | None) -> bool:
-        """Return whether the database has ended a transaction since it and another one waited for each other."""
+        """Return whether the database has ended a transaction because of a deadlock."""
         return False
 
     # Tables
@@ -358,26 +358,26 @@ class Dialect(ABC):
         database.table(table).create(connection)
 
     def turn_statements(self, database: Database) -> tuple[str, ...]:
-        """Return what lets other programs that add events take the append lock, too."""
+        """Return the statements that make other programs that add events take the append lock, too."""
         return ()
 
     def find_turns(self, database: Database) -> str:
-        """Return the query that finds what ``turn_statements`` makes, empty if nothing but these leaves it out."""
+        """Return the query that checks for what ``turn_statements`` creates; empty if it cannot get lost."""
         return ""
 
     def find_hidden(self, database: Database) -> str:
-        """Return the query that finds something if all events are hidden from the user, empty where that cannot be."""
+        """Return the query that has a row if all events are hidden from the user; empty if that is impossible."""
         return ""
 
     def own_progress(self, database: Database) -> str:
-        """Return a condition that holds in our own table of progress only, wherever a handler leads its connection.
+        """Return a condition that is true in our own progress table only, wherever a handler switches its connection.
 
-        Empty where the name of the table is enough for that.
+        Empty if the table's name is sufficient.
         """
         return ""
 
     def order_statements(self, database: Database, connection: Connection) -> tuple[str, ...]:
-        """Return what brings the events of an older version of the table into the order of their ids."""
+        """Return the statements that put the events of an older version of the table into the order of their ids."""
         return ()
 
     def step_fix(self, error: BaseException | None) -> str:
@@ -401,7 +401,7 @@ class Dialect(ABC):
         """Open a transaction that begins when all others that change our tables have ended. Raises as above."""
 
     def start_lock(self, database: Database) -> AbstractContextManager[object]:
-        """Return a block that one process at a time is in: two that create the same table at once may meet errors.
+        """Return a block for one process at a time: two that create the same table at once may get errors.
 
         Raises:
             DatabaseAwayError: As ``append_lock``.
@@ -409,7 +409,7 @@ class Dialect(ABC):
         return nullcontext()
 
     def append_at_once(self, database: Database, rows: Iterable[Row]) -> int | None:
-        """Append a few rows by one statement that is a transaction of its own.
+        """Append a few rows by one statement that is its own transaction.
 
         Returns:
             How many were new; ``None``, and nothing is done, where that is not possible.
@@ -418,29 +418,29 @@ class Dialect(ABC):
 
     @abstractmethod
     def insert(self, database: Database, connection: Connection, rows: list[Row]) -> int:
-        """Add rows under the append lock, but for known ones, which use up no position; return how many were new."""
+        """Add rows under the append lock, except known ones, which use up no position; return how many were new."""
 
     def bulk_loading(self, connection: Connection) -> AbstractContextManager[None]:
         """Return a block in which very many events are added."""
         return nullcontext()
 
     def settle(self, database: Database, added: int) -> None:
-        """Do what is due after an append of ``count`` events."""
+        """Run the maintenance after an append of ``count`` events."""
 
     # Reads
 
     def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:
-        """Open a watch on the events by the quickest means there is; ``look`` returns the head."""
+        """Open a watch on the events by the quickest means available; ``look`` returns the head."""
         return polling(database, look)
 
     def watch_progress(self, database: Database, group: str) -> AbstractContextManager[Watch]:
-        """Open a watch on the stored progress of a group by the quickest means there is."""
+        """Open a watch on the stored progress of a group by the quickest means available."""
         return polling_progress(database, group)
 
     def find_event(self, table: str, event_id: str, source: str) -> tuple[str, Row]:
         """Return what finds position and source of the events with an id, of all sources or of one, and its values.
 
-        The index begins with the source. So its sources are walked through, which are few.
+        The index begins with the source, so this iterates over the sources, which are few.
         """
         found = f"SELECT position, source FROM {table} WHERE id = {self.mark}"  # noqa: S608 our own names
         if source:
@@ -470,7 +470,7 @@ class Dialect(ABC):
         return None
 
     def as_text(self, column: str, kind: TypeEngine[Any]) -> str:
-        """Return an expression for the text of a column; a timestamp without a zone is taken for UTC."""
+        """Return an expression for the text of a column; a timestamp without a zone is treated as UTC."""
         return f"CAST({column} AS TEXT)"
 
     # Units of work
@@ -498,21 +498,21 @@ class Dialect(ABC):
         return None
 
     def watch_statements(self, unit: Unit, driver: Any, undone: ExitStack) -> None:
-        """Watch what handlers send, where statements end a transaction that look as if they did not."""
+        """Watch handlers' statements, where seemingly harmless ones end a transaction."""
 
     def in_transaction(self, driver: Any) -> bool | None:
         """Return whether a connection of the driver is in a transaction, ``None`` if that does not show."""
         return None
 
     def has_failed(self, connection: Connection, *, erred: bool) -> bool:
-        """Return whether a commit would be answered by a roll back, or all was rolled back, without any error.
+        """Return whether a commit would roll back, or everything was rolled back, without any error.
 
-        ``erred`` says whether a statement has failed, as far as ``watch_statements`` has seen.
+        ``erred`` tells whether a statement has failed, as far as ``watch_statements`` has seen.
         """
         return False
 
     def left_in_place(self, cursor: Any) -> str:
-        """Return what the roll back that a driver's cursor has just sent could not take back; empty if it took all."""
+        """Return what the rollback that a driver's cursor has just sent could not undo; empty if nothing is left."""
         return ""
 
     # Bulk writes of handlers
@@ -536,7 +536,7 @@ class Dialect(ABC):
         connection.exec_driver_sql(f"{write.insert} {select} {write.on_conflict}", values)
 
     def stored_name(self, connection: Connection, schema: str | None, table: str) -> str:
-        """Return a table's name as the database stores it, if it finds tables by names in other case, too."""
+        """Return a table's name as the database stores it, if table names are case-insensitive."""
         return table
 
     def column_types(self, connection: Connection, schema: str | None, table: str) -> dict[str, str]:
@@ -550,15 +550,15 @@ class Dialect(ABC):
     def upsert_obstacle(
         self, shape: TableShape, columns: Mapping[str, ColumnValues], keys: Sequence[str], add: Sequence[str]
     ) -> str:
-        """Return why these rows cannot be merged rightly on this database; empty if they can."""
+        """Return why these rows cannot be merged correctly on this database; empty if they can."""
         return ""
 
     def text_of_number(self, number: float | Decimal) -> str:
-        """Return the text that a column of texts makes of a number; it may tell apart what the column does not."""
+        """Return the text that a text column makes of a number; it may distinguish what the column does not."""
         return format(number, "f") if isinstance(number, Decimal) else repr(number + 0)
 
     def rounds(self, of: TypeEngine[Any]) -> bool:
-        """Return whether a column of that type rounds numbers which it cannot hold, without an error."""
+        """Return whether a column of that type silently rounds numbers which it cannot hold."""
         return False
 
     def kept_number(self, number: float | Decimal) -> Any:
@@ -566,10 +566,10 @@ class Dialect(ABC):
         return number
 
     def kept_moment(self, of: TypeEngine[Any]) -> KeptMoment | None:
-        """Return what makes of a moment, a day or a text what a column of that type holds, if the database does not.
+        """Return the conversion of a moment, a day or a text to a column of that type, if the database lacks it.
 
-        The default does so where moments have no offset: a text with one is written as its moment in UTC, as that of
-        a datetime is. Else PostgreSQL leaves the offset out without a word, and MariaDB refuses the text.
+        The default does so where moments have no offset: a text with one is written as its moment in UTC, as that of a
+        datetime is. Else PostgreSQL silently drops the offset, and MariaDB refuses the text.
         """
         return moment_in_utc if isinstance(of, types.DateTime) and not of.timezone else None
 
@@ -578,7 +578,7 @@ class Dialect(ABC):
     def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
         """Return the statement that creates an empty table with some columns of another one, unless it is there.
 
-        One that is not ``shared`` is this connection's only, and ends with it at the latest.
+        One that is not ``shared`` is visible to this connection only, and ends with it at the latest.
         """
         empty = f"SELECT {columns}, CAST('' AS CHAR(40)) AS {STAGED_BY} FROM {of} WHERE 1 = 0"  # noqa: S608 our own names
         return f"CREATE TEMPORARY TABLE {name} AS {empty}"
@@ -645,7 +645,7 @@ class Dialect(ABC):
     def lock_rows(
         self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition], wait: str = ""
     ) -> None:
-        """Lock the rows of partitions on a server; ``wait`` is its way to bound the wait of a statement."""
+        """Lock the rows of partitions on a server; ``wait`` is its clause that limits the wait of a statement."""
         where = f"{database.prefix}{PROGRESS.name} WHERE group_name = %s AND modulus = %s AND residue = %s"
         for partition in sorted(partitions):
             row = (group, partition.modulus, partition.residue)
@@ -656,24 +656,24 @@ class Dialect(ABC):
         return None
 
     def notices(self, database: Database) -> AbstractContextManager[Notices] | None:
-        """Open what hears of ``notify_nodes``, on a connection of its own."""
+        """Open a listener for ``notify_nodes``, on its own connection."""
         return None
 
     def bound_transaction(self, connection: Connection, seconds: float, *, borrowed: bool) -> None:
-        """Bound how long a transaction waits for locks, and how long it may stand still: then the server ends it.
+        """Limit how long a transaction waits for locks, and how long it may be idle: then the server ends it.
 
-        A process that is frozen in one would keep others from what it has locked for as long as it is frozen.
+        A process that is frozen in one would keep its locks for as long as it is frozen.
 
         Args:
             connection: In the transaction.
-            seconds: To wait for a lock. It may stand still for ``standing_seconds``.
+            seconds: To wait for a lock. It may be idle for ``standing_seconds``.
             borrowed: Whether its connection belongs to an engine of the user, and must stay as it is.
         """
 
     def ending_what_stands(self, connection: Connection, *, borrowed: bool) -> AbstractContextManager[None]:
         """Have the server end the transaction of a connection if no statement comes for ``standing_seconds``.
 
-        Unlike ``bound_transaction`` it leaves the connection as it was, which others may use after the block.
+        Unlike ``bound_transaction`` it leaves the connection unchanged, which others may use after the block.
         """
         return nullcontext()
 
@@ -687,7 +687,7 @@ class Dialect(ABC):
     # Helpers
 
     def too_long(self, database: Database, who: str = "another program") -> DatabaseAwayError:
-        """Return the error that a lock was waited for in vain."""
+        """Return the error for a wait for a lock that timed out."""
         what = f"{who} has been writing for more than {self.patience:g} seconds"
         return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end it")
 
@@ -710,15 +710,14 @@ def dialect_named(name: str) -> Dialect | None:
 
 
 def driver_error(error: BaseException) -> BaseException | None:
-    """Return what the driver has raised, out of what SQLAlchemy has made of it."""
+    """Return the driver's error inside SQLAlchemy's."""
     return error.orig if isinstance(error, DBAPIError) else error
 
 
 def is_outage(error: BaseException) -> bool:
     """Return whether ``error`` means that a database is temporarily unavailable.
 
-    Errors of every driver count, as well as what SQLAlchemy has made of them: a handler may use a connection of its
-    own, to another database.
+    Errors of every driver count, also wrapped by SQLAlchemy: a handler may use its own connection to another database.
     """
     if isinstance(error, exc.TimeoutError | DatabaseAwayError | ConnectionLostError):
         return True
@@ -732,7 +731,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def lost_before(label: str) -> DatabaseAwayError:
-    """Return the error of a transaction whose connection was lost in a statement, where a handler has caught that."""
+    """Return the error of a transaction whose connection was lost in a statement whose error a handler caught."""
     what = "the database no longer answers (a connection was lost, and the error of its statement was caught)"
     fix = "make sure that it is available; handlers must not catch such errors: nothing of the transaction is stored"
     return DatabaseAwayError("OCQ-304", what, label, fix)

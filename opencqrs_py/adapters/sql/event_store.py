@@ -39,7 +39,7 @@ class SqlEventStore(SqlEventSource, EventStore):
 
     Appends follow each other (by SQLite's own lock, by one that the table's trigger takes on servers), so positions
     become visible in their order and a reader that has seen position n never misses an event before it. Rolled-back
-    appends leave holes that stay empty.
+    appends leave gaps that stay empty.
 
     Args:
         database: Where the table is.
@@ -79,7 +79,7 @@ class SqlEventStore(SqlEventSource, EventStore):
             raise EventStoreError("OCQ-306", what, database.label, _SMALLER) from None
 
     def pick(self, positions: Sequence[int]) -> list[Event]:
-        """Return the events at positions, by as many statements as there are thousands of them."""
+        """Return the events at positions, with one statement per thousand."""
         if not self._ready:
             self._prepare()
         parts = (positions[first : first + _PICKED_AT_ONCE] for first in range(0, len(positions), _PICKED_AT_ONCE))
@@ -121,14 +121,14 @@ class SqlEventStore(SqlEventSource, EventStore):
         return Appended(given, added)
 
     def _compare_later(self, clashes: Clashes, events: Sequence[Event]) -> None:
-        """Compare what was appended with what is stored, in a transaction of its own."""
+        """Compare the appended events with the stored ones, in a separate transaction."""
         undone = "those already known were not compared with the stored ones"
         with _after_commit(undone), self._database.reading() as connection:
             self._compare(clashes, connection, events)
         _warn_of(clashes)
 
     def _compare(self, clashes: Clashes, connection: Connection, events: Sequence[Event]) -> None:
-        """Look for events that are others than those stored by their source and id."""
+        """Look for events that differ from the stored ones with the same source and id."""
         table = self._database.prefix + EVENTS.name
         for first in range(0, len(events), _COMPARED_AT_ONCE):
             part = events[first : first + _COMPARED_AT_ONCE]
@@ -145,7 +145,7 @@ class SqlEventStore(SqlEventSource, EventStore):
 
 
 def _is_short(events: Iterable[Event]) -> TypeGuard[Sequence[Event]]:
-    """Return whether the events are there already, few and not large."""
+    """Return whether all the events, few and not large, are already stored."""
     if not isinstance(events, Sequence) or not 0 < len(events) <= _ROWS_AT_ONCE:
         return False
     return sum(len(event.payload or "") for event in events) <= _CHARACTERS_PER_STATEMENT

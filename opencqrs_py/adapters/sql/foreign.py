@@ -1,9 +1,9 @@
-"""Tables of other systems: whether a mapping fits them, how their columns are read, and who may still write to them.
+"""Tables of other systems: whether a mapping fits them, how their columns are read, and which writers are active.
 
 PostgreSQL shows the transactions that write to a table by their locks. An insert locks its table before it draws a
-position from a sequence, and a transaction that draws one by itself locks the sequence. Both locks are released when
-the transaction has ended and what it wrote is visible. So each transaction that may still commit a position that is
-lower than one already seen holds such a lock.
+position from a sequence, and a transaction that draws one directly locks the sequence. Both locks are released when the
+transaction has ended and what it wrote is visible. So each transaction that may still commit a position that is lower
+than one already seen holds such a lock.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ForeignTable:
 
 
 def fitted(database: Database, connection: Connection, mapping: TableMapping) -> ForeignTable:
-    """Return the table of a mapping; raise OCQ-313 if it or a column is not there, OCQ-339 if a column is of no use."""
+    """Return the table of a mapping; raise OCQ-313 if it or a column is missing, OCQ-339 if a column is unsuitable."""
     schema, _, table = mapping.table.rpartition(".")
     found = _columns(database, connection, mapping)
     missing = [f"{part} ({column})" for part, column in mapping.columns.items() if column not in found]
@@ -99,14 +99,14 @@ def fitted(database: Database, connection: Connection, mapping: TableMapping) ->
 
 
 def doubts(database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable) -> list[str]:
-    """Return what rows would not be read: those with a position of another row, with none, or with one below 1."""
+    """Return which rows would not be read: those with another row's position, with none, or with one below 1."""
     schema, _, name = mapping.table.rpartition(".")
     inspector, place = inspect(connection), (name, schema or None)
     keys: list[list[str | None]] = [list(inspector.get_pk_constraint(*place)["constrained_columns"])]
     indexes = inspector.get_indexes(*place, include_auto_indexes=True)  # those of constraints, which SQLite leaves out
     keys += [each["column_names"] for each in indexes if each["unique"]]
     column, found = f"the column '{mapping.position}' of '{mapping.table}'", []
-    has_key = any(key[:1] == [mapping.position] for key in keys)  # a table in parts has more columns in its keys
+    has_key = any(key[:1] == [mapping.position] for key in keys)  # a partitioned table has more columns in its keys
     if not has_key and name not in inspector.get_view_names(schema or None):
         found.append(
             f"{column} has no unique index. If rows can have the same position, as with a version that counts each "
@@ -185,7 +185,7 @@ class Writers:
     """Shows which transactions write to a table, by a statement.
 
     Attributes:
-        doubt: Why events can be missed all the same, empty if there is no reason.
+        doubt: Why events can still be missed, empty if there is no reason.
     """
 
     database: Database
@@ -212,14 +212,14 @@ class Writers:
         own = ", ".join("'{}'::regclass".format(name.replace("'", "''").replace("%", "%%")) for name, *_ in sequences)
         drawn = f"relation IN ({own})" if own else "locked.relkind = 'S'"
         shown = connection.exec_driver_sql(_SHOWS_SUBSCRIPTIONS).scalar_one()
-        subscribed = _SUBSCRIBED if shown else "false"  # all users may look unless an administrator has revoked it
+        subscribed = _SUBSCRIBED if shown else "false"  # all users may read it unless an administrator has revoked that
         statement = _SEEN.format(position=table.position, table=table.name, sequences=drawn, subscribed=subscribed)
         return cls(database, table.name, statement, "" if own else _doubt(connection, mapping, table))
 
     def look(self, connection: Connection) -> tuple[int, frozenset[str]]:
-        """Return the highest position to be seen, and the transactions that are active after that was seen.
+        """Return the highest visible position, and the transactions that are active after it was seen.
 
-        Active is what writes, or has drawn a position. Some may have begun meanwhile, but none is left out.
+        A transaction is active if it writes, or has drawn a position. Some may have begun since, but none is missed.
 
         Raises:
             EventStoreError: OCQ-338, on a replica, which does not know the active transactions, or if a subscription
@@ -239,7 +239,7 @@ class Writers:
         return row[2], frozenset(row[3])
 
     def describe(self, connection: Connection, active: frozenset[str]) -> str:
-        """Return which transaction has been active the longest, as a message says it."""
+        """Return the transaction that has been active the longest, as messages name it."""
         processes = [int(one.split()[1]) for one in active if one.split()[1].isdecimal()]
         row = connection.exec_driver_sql(_WHO, (processes,)).first()
         if row is None:
@@ -249,7 +249,7 @@ class Writers:
 
 
 def _check(database: Database, mapping: TableMapping, name: str, step: int, cached: int, cycles: bool) -> None:  # noqa: FBT001 a row
-    """Refuse a sequence by which a lower position can come without a sign of its transaction."""
+    """Refuse a sequence with which a lower position can appear without a sign of its transaction."""
     fix = f"have their owner run ALTER SEQUENCE {name} INCREMENT 1 CACHE 1 NO CYCLE"
     if cached > 1:
         why = f"connections draw {cached} at once from {name}"
@@ -284,7 +284,7 @@ def _plain(quoted: str) -> str:
 
 @dataclass(slots=True)
 class Horizon:
-    """Moves on by evidence that transactions have ended, never by time.
+    """The horizon: it moves by evidence that transactions have ended, never by time.
 
     A transaction draws a position and commits later, so positions become visible in any order. Each that may still
     commit a position up to a *mark*, the highest one that was seen, was active when it was seen. So when all that were
@@ -292,7 +292,7 @@ class Horizon:
 
     Attributes:
         upto: The horizon; ``None`` as long as nothing is known.
-        mark: Position that becomes the horizon next; ``None`` before the first look.
+        mark: Position that becomes the horizon next; ``None`` before the first check.
         waited_for: Transactions that were active when the mark was seen, and have not ended.
     """
 

@@ -45,7 +45,7 @@ class SqlGroupRecords:
         self._ready = False
 
     def prepare(self) -> None:
-        """Make sure that the table is there."""
+        """Make sure that the table exists."""
         if not self._ready:
             prepare(self._database, GROUPS)
             prepare(self._database, REBUILDS)
@@ -63,7 +63,7 @@ class SqlGroupRecords:
     def rebuilt(self, groups: Collection[str]) -> list[GroupRecord]:
         """Return the records of those of some groups that have had a rebuild; none if there is no table yet.
 
-        Each heartbeat asks, and must not wait until handlers have a connection to spare.
+        Each heartbeat calls it, and must not wait for a connection that handlers use.
         """
         try:
             with self._database.waiting() as connection:
@@ -74,7 +74,7 @@ class SqlGroupRecords:
         except DBAPIError as error:
             if self._database.is_outage(error):
                 raise
-            return []  # its schema is not there yet
+            return []  # its schema does not exist yet
         return [record for record in found if record is not None]
 
     def find(self, connection: Connection, group: str) -> GroupRecord | None:
@@ -83,7 +83,7 @@ class SqlGroupRecords:
         return None if row is None else replace(_record(row), rebuild=rebuild_of(row, _OF_REBUILD))
 
     def require_swapped(self, connection: Connection, group: str) -> None:
-        """Raise ``SwapUnderWayError``, OCQ-633, if a swap of the group was broken off half-way."""
+        """Raise ``SwapUnderWayError``, OCQ-633, if a swap of the group was interrupted."""
         record = self.find(connection, group)
         require_swapped(group, None if record is None else record.rebuild)
 
@@ -94,7 +94,7 @@ class SqlGroupRecords:
             self.write(connection, begun, known)
 
     def write(self, connection: Connection, record: GroupRecord, known: GroupRecord | None) -> None:
-        """Write a record in place of the one that is known, unless it is the same."""
+        """Replace the known record, unless the new one is the same."""
         if known is None:
             connection.execute(self._table.insert().values(**_row(record)))
         elif record != known:
@@ -118,7 +118,7 @@ class SqlGroupRecords:
             connection.execute(update(self._table).where(this).values(layout=_layout_text(changed)))
 
     def forget_sequencing(self, connection: Connection, group: str) -> None:
-        """Take any way of sequencing for the group's from its next claim on; no event is in hand, and none waits."""
+        """Accept any sequencing of the group from its next claim; no event is being handled, and none waits."""
         this = self._table.c.group_name == group
         connection.execute(update(self._table).where(this).values(sequencing=""))
 
@@ -152,7 +152,7 @@ def _record(row: Any) -> GroupRecord:
 
 
 def _change(change: HandlersChange) -> tuple[Any, ...]:
-    """Return a change as JSON has it; without other partitions as earlier versions of this package read it."""
+    """Return a change for JSON; without other partitions, in the form that earlier versions of this package read."""
     found = astuple(change)
     return found if change.others else found[:-1]
 

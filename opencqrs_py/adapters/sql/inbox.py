@@ -59,7 +59,7 @@ from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import WHOLE, Partition
 
 _POSITION, _ID = COLUMNS.index("position"), COLUMNS.index("sequence_id")
-_FEW = 1_000  # events that come in without a larger cache
+_FEW = 1_000  # events that enter without a larger cache
 _MOST_NAMED = 5_000  # events or sequences in a statement: some databases take no more than 32,767 values
 _MOVING = sorted(status.value for status in MOVING)
 
@@ -76,13 +76,13 @@ class SqlInbox:
         self._statements = statements_of(database)
 
     def prepare(self) -> None:
-        """See that the table is there."""
+        """Make sure that the table exists."""
         prepare(self._database, INBOX)
 
     def parked(
         self, connection: Connection, group: str, partitions: Sequence[Partition]
     ) -> dict[Partition, ParkedSequences]:
-        """Return which sequences of partitions wait, and from when on the first of each may be tried."""
+        """Return which sequences of partitions wait, and the time from which the first of each may be tried."""
         columns = self._table.c
         key = (columns.sequence_hash, columns.sequence_id)
         mine = self._of(group, partitions[0]) if len(partitions) == 1 else columns.group_name == group
@@ -92,7 +92,7 @@ class SqlInbox:
     def next_due(
         self, connection: Connection, group: str, partitions: Sequence[Partition], *, expiring: bool
     ) -> dict[Partition, str | None]:
-        """Return from when on there is something to do in each partition: an event may be tried, or has expired.
+        """Return the time from which there is something to do in each partition: an event may be tried, or has expired.
 
         Expiry is in no index, so all events are read, unless none expires.
         """
@@ -136,14 +136,14 @@ class SqlInbox:
         for row in sorted(rows, key=itemgetter(_POSITION)):
             if (sequence := found.get(row[_ID])) is not None:  # else another one with the same hash
                 sequence.append(entry_of(row))
-        return [tuple(entries) for entries in found.values() if entries]  # a person may have taken some out just now
+        return [tuple(entries) for entries in found.values() if entries]  # a person may have just removed some
 
     def _fitting(
         self, connection: Connection, group: str, firsts: Iterable[SequenceKey], most: int, due_ms: int | None
     ) -> dict[SequenceKey, None]:
         """Return the first sequences that have no more events than wanted, by the counts of hashes; in any case one.
 
-        They are counted some at a time, as many of them will not fit.
+        They are counted in batches, since many of them will not fit.
         """
         chosen: dict[SequenceKey, None] = {}
         waiting, total, step = list(firsts), 0, most // 16 + 1
@@ -295,7 +295,7 @@ class SqlInbox:
 
         Raises:
             InboxChangedError: If events are not as they were read.
-            InboxError: OCQ-601, if more would wait than may.
+            InboxError: OCQ-601, if more events would wait than allowed.
         """
         counted = (self._statements.count(connection, group, places) for places in _places_of(change.done))
         if sum(counted) != len(change.done):
@@ -313,7 +313,7 @@ class SqlInbox:
 
         Raises:
             InboxChangedError: If events are not as they were read.
-            InboxError: OCQ-601, if more would wait than may.
+            InboxError: OCQ-601, if more events would wait than allowed.
         """
         if change.done:
             self._take_out(connection, group, change.done)
@@ -353,7 +353,7 @@ class SqlInbox:
         connection.execute(update(self._table).where(those).values(due_ms=due_ms))
 
     def _put_off_others(self, connection: Connection, those: ColumnElement[bool], remainder: Remainder) -> None:
-        """Put events off but for the chosen ones; a statement names no more of these than a database takes."""
+        """Postpone events except the chosen ones; a statement names at most as many of these as a database accepts."""
         position, due_ms = self._table.c.position, self._table.c.due_ms
         later: Any = literal(ms_of(remainder.due_at), BigInteger)
         ordered, after = sorted(remainder.chosen), 0
@@ -425,7 +425,7 @@ class SqlInbox:
             self._statements.insert(connection, self._rows_in(connection, group, change))
 
     def _rows_in(self, connection: Connection, group: str, change: InboxChange) -> list[tuple[Any, ...]]:
-        """Return the rows of events that come in; raises OCQ-601, if more would wait than may."""
+        """Return the rows of events that come in; raises OCQ-601, if more events would wait than allowed."""
         keys = [key_of(entry.sequence_id) for entry in change.added]
         sizes = dict[SequenceKey, int]()
         if change.most_of_sequence is not None or change.most_sequences is not None:
@@ -470,7 +470,7 @@ class SqlInbox:
         return mine
 
     def _as_read(self, group: str, entry: InboxEntry) -> ColumnElement[bool]:
-        """Return what holds for the event of an entry if nobody has changed it, or its time, since it was read.
+        """Return the condition for the event of an entry that is unchanged, with its time, since it was read.
 
         Events get a time, or lose it, as those before them come and go.
         """
@@ -483,7 +483,7 @@ class SqlInbox:
         return this & same
 
     def _all_as_read(self, group: str, entries: Sequence[InboxEntry]) -> ColumnElement[bool]:
-        """Return what holds for the events of entries whose status and attempts are as they were read."""
+        """Return the condition for the events of entries with the same status and attempts as when they were read."""
         columns = self._table.c
         rows: dict[tuple[str, int, int], list[tuple[SequenceKey, int]]] = {}
         for entry in entries:
@@ -493,14 +493,14 @@ class SqlInbox:
         return or_(*(self._at(group, those) & (state == tuple_(*known)) for known, those in rows.items()))
 
     def _among(self, group: str, sequences: Iterable[SequenceKey]) -> ColumnElement[bool]:
-        """Return what holds for events of sequences, and for those of others with the same hash."""
+        """Return the condition for events of sequences, and of others with the same hash."""
         columns = self._table.c
         return (columns.group_name == group) & columns.sequence_hash.in_(sorted({hash_ for hash_, _ in sequences}))
 
     def _at(self, group: str, rows: Iterable[tuple[SequenceKey, int]]) -> ColumnElement[bool]:
-        """Return what holds for rows at positions of sequences, and for those of others with the same hash there.
+        """Return the condition for rows at positions of sequences, and of others with the same hash there.
 
-        The index is queried for each position only: a database might else search each hash at each position.
+        The index is queried by position only: otherwise a database might search each hash at each position.
         """
         columns, pairs = self._table.c, [(position, hash_) for (hash_, _), position in rows]
         if self._statements.finds_pairs:

@@ -1,4 +1,4 @@
-"""The rows of the table ``opencqrs_inbox``: what an entry of the inbox is stored as, and read from."""
+"""The rows of the table ``opencqrs_inbox``: how an entry of the inbox is stored and read."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SequenceKey = tuple[int, str]
 
 @lru_cache(4_096)
 def key_of(sequence_id: str) -> SequenceKey:
-    """Return what a sequence is stored as: its id as JSON in ASCII, which every database keeps as it is."""
+    """Return the stored form of a sequence: its id as JSON in ASCII, which every database keeps unchanged."""
     return hash_of(sequence_id), encode_basestring_ascii(sequence_id)
 
 
 def misfit(group: str, key: SequenceKey) -> InboxError | None:
-    """Return the error that hash and id of a row do not belong together; ``None`` if they do.
+    """Return the error for a row whose hash and id do not match; ``None`` if they do.
 
-    Such rows are found where events are looked for, and not where they are changed: they would be tried without end.
+    Such rows are found when events are searched, but not when they are changed: they would be tried endlessly.
     """
     hash_, text = key
     try:
@@ -64,7 +64,7 @@ def row_of(entry: InboxEntry, key: SequenceKey, *, first: bool) -> tuple[Any, ..
     errors, expires_at, replaying = entry.errors, entry.expires_at, entry.replaying
     due_ms = (ms_of(due_at) or ms_of(parked_at)) if first and status in MOVING else None
     named = (event, source, subject, type_)
-    if not (together := "".join(named)).isascii() or "\0" in together:  # one look instead of four
+    if not (together := "".join(named)).isascii() or "\0" in together:  # one lookup instead of four
         named = (storable(event), storable(source), storable(subject), storable(type_))
     failures = errors_text(errors) if errors else _NO_ERRORS
     expires_ms = None if expires_at is None else ms_of(expires_at)

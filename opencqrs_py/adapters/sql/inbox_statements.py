@@ -1,4 +1,4 @@
-"""The statements about many rows of the inbox, as text: to make them, SQLAlchemy takes as long as the database."""
+"""The statements about many rows of the inbox, as text: SQLAlchemy would take as long as the database."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class JsonInboxStatements(InboxStatements):
 
     @override
     def _about(self, verb: str, group: str, places: Sequence[Place]) -> tuple[str, tuple[str, ...]]:
-        # In the order in which the table has the rows; a key may be there twice.
+        # In the order in which the table has the rows; a key may occur twice.
         asked = ",".join([f'"{position}":{hash_}' for position, hash_ in sorted(places)])
         text = f"{verb} {self._found}"
         if verb == "DELETE":
@@ -123,8 +123,8 @@ class JsonInboxStatements(InboxStatements):
 class ArrayInboxStatements(InboxStatements):
     """The same on PostgreSQL, where a statement unpacks arrays, and JSON by the names and types of its fields.
 
-    What a statement names is looked up row by row, whatever the server believes of the table's size: a limit keeps it
-    from joining.
+    What a statement names is looked up row by row, whatever the server estimates for the table's size: a limit prevents
+    a join.
     """
 
     def __init__(self, database: Database) -> None:

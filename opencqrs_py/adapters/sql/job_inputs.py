@@ -43,10 +43,10 @@ _CASTS = "select a key that is a whole number, a text or a UUID, or cast() it to
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What the ids of a column are.
+    """The kind of the ids of a column.
 
     Attributes:
-        type: As what values are sent.
+        type: The type as which values are sent.
         sent: Returns an id as the database takes it; ``None`` for one that the column cannot hold.
     """
 
@@ -104,7 +104,7 @@ class SqlSelector(Selector):
                 if database.is_outage(error):
                     raise
                 failed = error
-        raise failed  # as it came: in the block it would be explained as an error of a statement of ours
+        raise failed  # unchanged: in the block it would be explained as an error of our own statement
 
     def _all(self, connection: Connection, statement: Executable) -> list[JobId]:
         values = connection.execute(statement).scalars()
@@ -206,7 +206,7 @@ def _kind_of(type_: TypeEngine[Any], dialect: Dialect) -> _Kind | None:
 
 
 def _decorated(type_: TypeDecorator[Any], sent: Callable[[JobId], Any], dialect: Dialect) -> Callable[[JobId], Any]:
-    """Return what sends ids of a type of the user, whose values may look quite different from what is stored."""
+    """Return what sends ids of a user-defined type, whose values may differ from what is stored."""
 
     def send(id_: JobId) -> Any:
         value = sent(id_)
@@ -221,7 +221,7 @@ def _decorated(type_: TypeDecorator[Any], sent: Callable[[JobId], Any], dialect:
 
 
 def _whole(id_: JobId) -> int | None:
-    """Return a whole number; of the command line it is a text."""
+    """Return a whole number; on the command line it is a text."""
     if isinstance(id_, str) and not _WHOLE.fullmatch(id_):
         return None
     return number if -_LARGEST <= (number := int(id_)) <= _LARGEST else None

@@ -1,4 +1,4 @@
-"""The rows of jobs and of their runs: what is stored of them, and read again."""
+"""The rows of jobs and of their runs: how they are stored and read."""
 
 from __future__ import annotations
 
@@ -126,5 +126,5 @@ def _ids_of(ids: list[JobId] | None) -> tuple[JobId, ...] | None:
 
 
 def _known(values: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    """Return what this package knows of what perhaps a newer one has written."""
+    """Return the fields that this package knows, of a row that a newer one may have written."""
     return {name: values[name] for name in names if name in values}

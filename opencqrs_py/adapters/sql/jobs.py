@@ -33,11 +33,11 @@ from opencqrs_py.jobs.ports import JobBook, JobStore
 from opencqrs_py.jobs.runs import OUTCOMES, JobRecord, JobRun, JobsView, LastRuns, RunPosition, RunStatus, last_runs
 from opencqrs_py.processing.ports import UnitOfWork
 
-_PATIENCE = 2.0  # seconds that a decision waits for others; they are short, and the caller comes again
+_PATIENCE = 2.0  # seconds that a decision waits for others; they are short, and the caller tries again
 _MOST_NAMED = 500  # ends of runs in a statement
 _MOST_REMOVED = 1_000  # runs in a statement
 
-# What is read of runs, of jobs, and the time, in one look: of two looks the first one could be older.
+# Runs, jobs, and the time, read by one statement: with two, the first result could be older.
 _OF_JOB = {"job": "job", "due_ms": "next_ms", "cancelled_ms": "paused_ms", "details": "details"}
 _LOOK = f"""
 SELECT 'run' AS record, {{now}} AS now_ms, {", ".join(RUN_COLUMNS)} FROM {{runs}}
@@ -267,7 +267,7 @@ class SqlJobStore(JobStore):
         return {record.name: record for record in map(record_of, rows)}
 
     def _add_records(self, names: Iterable[str]) -> None:
-        """Insert the rows of new jobs, in a transaction of its own: two that hold others meanwhile could deadlock."""
+        """Insert the rows of new jobs in a separate transaction: two that hold other rows could deadlock."""
         insert = self.text(_INSERT_JOB)
         for name in sorted(names):
             row = record_row(JobRecord(name))
@@ -284,7 +284,7 @@ class SqlJobStore(JobStore):
             yield connection
 
     def _fetched(self, statement: str, *values: Any, **words: str) -> FetchedRows:
-        """Return the rows of a statement that waits for no lock; none if the tables are not there yet."""
+        """Return the rows of a statement that waits for no lock; none if the tables do not exist yet."""
         try:
             return self._database.fetch(self.text(statement, **words), values)
         except TableMissingError:
@@ -364,7 +364,7 @@ class _Book(JobBook):
         self._records[record.name] = record
 
     def write(self) -> None:
-        """Write what was put: of a run that was read what was changed, so that what its owner writes stays."""
+        """Write what was put: for a run that was read, only the changes, so that what its owner writes stays."""
         for name, record in self._records.items():
             self._change("jobs", "job", record_row(self._read_records[name]), record_row(record))
         for id_, run in self._runs.items():

@@ -61,8 +61,8 @@ class KeptRows:
     def replace(self, source: str, live: str, *, keep_replays: bool = False) -> int:
         """Replace the live rows by those of another place, fenced; return the position of the slowest partition.
 
-        With ``keep_replays`` partitions go on with the replay that the live ones are in: what was handled before a
-        reset, and that functions are still to be called at the end of the replay, is so in new tables, too.
+        With ``keep_replays`` partitions continue the replay of the live ones: what was handled before a reset, and
+        which functions are still to be called at the end of the replay, then also applies to the new tables.
         """
         epoch = max(self.newest_epoch(source), self.newest_epoch(live)) + 1
         replays = self._replays(live) if keep_replays else []
@@ -76,7 +76,7 @@ class KeptRows:
         return min(self.positions(live).values(), default=0)
 
     def _replays(self, place: str) -> list[tuple[str, str, int, int]]:
-        """Return of each partition in a replay what is stored of it, with its group, modulus and residue."""
+        """Return the stored replay of each partition that has one, with its group, modulus and residue."""
         columns = "replay, group_name, modulus, residue"
         where = f"{place}{PROGRESS.name} WHERE group_name = {self._mark} AND replay IS NOT NULL"
         rows = self._connection.exec_driver_sql(f"SELECT {columns} FROM {where}", (self._group,))  # noqa: S608

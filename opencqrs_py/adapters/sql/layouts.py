@@ -1,4 +1,4 @@
-"""Other partitions for groups on a SQL database: rows of progress that take the place of others."""
+"""Other partitions for groups on a SQL database: progress rows that replace others."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from opencqrs_py.model.progress import Cursor, ProcessorState
 from opencqrs_py.processing.ports import Carry
 
 REPARTITIONING = "opencqrs groups partitions"
-"""The owner of partitions while others are put into their place."""
+"""The owner of partitions while others replace them."""
 
 
 class SqlLayouts:
-    """Gives groups other partitions, in tables that are there.
+    """Gives groups other partitions, in existing tables.
 
     Args:
         database: The read models' database.
@@ -45,7 +45,7 @@ class SqlLayouts:
         carry: Carry,
         setting: int | None,
     ) -> dict[Partition, Cursor]:
-        """Put partitions into the place of those that were claimed for it, see ``RepartitioningTracker``."""
+        """Replace the partitions that were claimed for this, see ``RepartitioningTracker``."""
         dialect = self._database.dialect
         with (
             self._database.explained(),
@@ -76,7 +76,7 @@ class SqlLayouts:
     def _move_skips(
         self, connection: Connection, group: str, before: Sequence[Partition], after: Sequence[Partition]
     ) -> None:
-        """Let skipped events be those of a partition that may have had them, for counts and lists."""
+        """Assign skipped events to a partition that may have had them, for counts and lists."""
         columns, other = self._skipped.c, self._skipped.alias()
         for partition in before:
             target = next(one for one in after if one.overlaps(partition))
@@ -95,7 +95,7 @@ class SqlLayouts:
 
 
 def changed_meanwhile(group: str) -> LayoutError:
-    """Return the error that others have changed or claimed the partitions of a group."""
+    """Return the error for a group whose partitions others have changed or claimed."""
     what = f"another process has changed or claimed partitions of group '{group}' in the meantime"
     return LayoutError("OCQ-615", what, f"group {group}", "run the command again")
 

@@ -28,7 +28,7 @@ from opencqrs_py.processing.ports import EventSource, Watch
 
 _PAGE_ROWS = 10_000  # rows that are searched at once
 _PAGES = 20  # that one call searches, so that it returns in good time
-_FIRST_SECONDS = 10.0  # that a first look waits for active transactions
+_FIRST_SECONDS = 10.0  # for which a first check waits for active transactions
 _PAUSE_SECONDS = 0.01
 _STALLED_SECONDS = 10.0  # after which a transaction that holds the horizon back is logged
 _REUSED = (
@@ -147,7 +147,7 @@ class MappedEventSource(EventSource):
         return self._database.is_outage(error)
 
     def renew(self) -> None:
-        """Forget the horizon: the next look waits, as the first one did, until all is final that is there then."""
+        """Forget the horizon: the next check waits, as the first one did, until everything visible by then is final."""
         with self._looking:
             self._horizon = Horizon()
 
@@ -327,5 +327,5 @@ class MappedEventSource(EventSource):
 
 
 def _is_whole(row: Any) -> bool:
-    """Return whether a row has what each event has; what is not there otherwise has another value instead."""
+    """Return whether a row has what each event needs; other missing values have defaults."""
     return row[_ID] is not None and row[_TYPE] is not None

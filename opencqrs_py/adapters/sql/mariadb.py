@@ -1,4 +1,4 @@
-"""MariaDB: hashes tell events apart, a row is the append lock, and transactions begin where we say."""
+"""MariaDB: hashes distinguish events, a row is the append lock, and transactions begin explicitly."""
 
 from __future__ import annotations
 
@@ -178,10 +178,10 @@ class MariaDbDialect(Dialect):
 
     @override
     def engine(self, url: URL) -> Engine:
-        """Return an engine whose transactions begin where we say.
+        """Return an engine whose transactions begin explicitly.
 
-        By itself the driver would begin one with whatever statement comes first, and again after each statement that
-        commits implicitly; nothing would show that the transaction is another one.
+        By default the driver would begin one with any first statement, and again after each statement that commits
+        implicitly; nothing would show that it is another transaction.
         """
         engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=KeepingPool)
 
@@ -215,7 +215,7 @@ class MariaDbDialect(Dialect):
 
     @override
     def switch(self, driver: Any, *, autocommit: bool) -> None:
-        """Do nothing: a transaction begins where we say."""
+        """Do nothing: transactions begin explicitly."""
 
     @override
     def writing_engine(self, engine: Engine, url: URL | None) -> Engine:
@@ -379,7 +379,7 @@ class MariaDbDialect(Dialect):
         with database.reading() as connection:
             values = (database.schema, self.patience)
             locked = connection.exec_driver_sql(f"SELECT GET_LOCK({name}, %s)", values).scalar()
-            if locked is None and database.schema is None:  # nothing to lock: no database is chosen
+            if locked is None and database.schema is None:  # nothing to lock: no database is selected
                 raise EventStoreError("OCQ-301", "the database URL names no database", database.label, _NAME_IT)
             if locked != 1:
                 raise self.too_long(database)
@@ -562,7 +562,7 @@ class MariaDbDialect(Dialect):
 
     @override
     def insert_unless_known(self, connection: Connection, insert: str, key: str, values: Row) -> bool:
-        """Insert it plainly: a duplicate undoes the statement alone, and ``IGNORE`` would hide other errors."""
+        """Use a plain insert: a duplicate undoes only the statement, and ``IGNORE`` would hide other errors."""
         try:
             connection.exec_driver_sql(insert, values)
         except IntegrityError as error:
@@ -627,7 +627,7 @@ _NAMES = (MariaDbDialect.name, *MariaDbDialect.aliases)
 def _connection(driver: Any, args: Sequence[Any], settings: Mapping[str, Any], seconds: int) -> Any:
     """Open a connection of PyMySQL whose server has to let the user in within a time.
 
-    By itself the driver waits for ever for a server that accepts a connection and says nothing. A limit for all reads
+    By default the driver waits forever for a server that accepts a connection but sends nothing. A limit for all reads
     would end long statements, too, so it holds until the connection is open.
     """
     limit = settings.get("read_timeout")
@@ -643,7 +643,7 @@ def identity_of(source: str, event_id: str) -> bytes:
 
 
 def _rows(cursor: Any, statement: str) -> list[Row]:
-    """Return the rows of a statement, whatever a handler has made of rows."""
+    """Return the rows of a statement, whatever row factory a handler has set."""
     cursor.execute(statement)
     return [tuple(row.values()) if isinstance(row, dict) else row for row in cursor.fetchall()]
 

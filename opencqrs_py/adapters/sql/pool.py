@@ -1,6 +1,6 @@
 """The connections of a process to one server, kept for reuse by reads and transactions.
 
-A process with one thread, as a Python worker of Spark, needs one.
+A process with one thread, such as a Python worker of Spark, needs one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opencqrs_py.adapters.sql.connections import RETURNED, close_quietly, is_sou
 MOST_CONNECTIONS = 8
 """How many connections to a server the threads of a process share, unless ``database.pool-size`` says otherwise."""
 
-IDLE_SECONDS = 60.0  # after which a connection that nothing has used is closed
+IDLE_SECONDS = 60.0  # after which an unused connection is closed
 
 
 class KeepingPool(Pool):
@@ -32,7 +32,7 @@ class KeepingPool(Pool):
 
     def __init__(self, creator: Any, most: int = MOST_CONNECTIONS, **options: Any) -> None:
         super().__init__(creator, **options)
-        if isinstance(self.logger, logging.Logger):  # it is not if ``echo`` asks for all that can be logged
+        if isinstance(self.logger, logging.Logger):  # it is not if ``echo`` requests full logging
             self.logger.addFilter(_has_no_error)
         self.most = most
         self._idle: deque[tuple[ConnectionPoolEntry, float]] = deque()
@@ -138,7 +138,7 @@ class KeepingPool(Pool):
 
 
 def _has_no_error(record: logging.LogRecord) -> bool:
-    """Leave out why a connection could not be reset or closed: another one replaces it, and nothing is left to do.
+    """Suppress the reason why a connection could not be reset or closed: another one replaces it.
 
     SQLAlchemy logs it with a traceback. Where a statement failed before that, its error is reported as it is.
     """

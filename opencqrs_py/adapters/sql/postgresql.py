@@ -43,16 +43,16 @@ _LOCK_NOT_AVAILABLE, _DEADLOCK, _CANCELLED = "55P03", "40P01", "57014"
 # SQLSTATE classes that pass by themselves: connection, rolled back for others, resources, shutdown, lock not available.
 # Not among them: 57014, a statement that was cancelled or took too long, which is the handler's.
 _AWAY = ("08", "40", "53", "57P", _LOCK_NOT_AVAILABLE)
-_DENIES = {"42501", "3F000"}  # a privilege on an object, or on all schemas that are searched (or none is there)
-_READ_ONLY = "25006"  # also what a replica says
+_DENIES = {"42501", "3F000"}  # a privilege on an object, or on all schemas in the search path (or none exists)
+_READ_ONLY = "25006"  # also reported by a replica
 _NOT_NULL = "23502"
-# What the server says when it refuses a user. Before there is a connection libpq hands no SQLSTATE on, so these are
+# The server's messages when it refuses a user. Before a connection exists libpq passes on no SQLSTATE, so these are
 # texts; in another language they count as an outage.
 _REFUSES = re.compile(
     r"authentication failed for user|no password supplied|pg_hba\.conf|is not permitted to log in|"
     r"permission denied for database|(?:role|database) \".*\" does not exist"
 )
-_NO_SAVEPOINT = ("3B001", "25P01")  # there is no such savepoint, or no transaction at all
+_NO_SAVEPOINT = ("3B001", "25P01")  # the savepoint does not exist, or there is no transaction
 _IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
 
 # Advisory locks: of claims (one for each hash of a group), of appends, and of changes of our tables. Any numbers do.
@@ -83,7 +83,7 @@ _COMPARED = {
     JOB_RUNS.name: ("run_id", "job", "parent"),
 }  # byte by byte
 
-_NOT_FOUND = "opencqrs: no row"  # in the error of a prepared statement that has found no row
+_NOT_FOUND = "opencqrs: no row"  # in the error of a prepared statement that found no row
 _INDEXED_LENGTH = 500  # characters that an index holds; the server takes up to 2,704 bytes
 _ROWS_UNFORESEEN = 10_000  # of one append, after which the server has to analyse the table
 _RFC_3339 = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
@@ -122,7 +122,7 @@ class _Notices(Notices):
 
     @override
     def wait(self, seconds: float) -> bool:
-        found = self._heard()  # what came with the answer to a statement, too
+        found = self._heard()  # also what arrived with the answer to a statement
         if not found:
             self._arrivals.wait(seconds)
             found = self._heard()
@@ -177,9 +177,9 @@ class PostgresqlDialect(Dialect):
 
     @override
     def connect_args(self, url: URL) -> dict[str, Any]:
-        """Return what is not set already: how long to wait for what accepts a connection and says nothing, and UTF-8.
+        """Return missing settings: a timeout for a server that accepts a connection but sends nothing, and UTF-8.
 
-        By itself the driver uses the database's encoding: it raises an error of Python for a character that LATIN1
+        By default the driver uses the database's encoding: it raises an error of Python for a character that LATIN1
         lacks, and makes bytes of all texts of SQL_ASCII.
         """
         ours = {"connect_timeout": self.connect_seconds, "client_encoding": "utf8"}
@@ -199,9 +199,9 @@ class PostgresqlDialect(Dialect):
 
     @override
     def hash_of(self, column: str, level: int | None) -> str:
-        """Cut only what has more levels; by ``split_part``, in half the time of arrays, where all levels have a name.
+        """Cut only what has more levels; by ``split_part``, in half the time of arrays, if all levels have a name.
 
-        ``crc32`` is there from version 18 on.
+        ``crc32`` exists from version 18 on.
         """
         level = level or 0
         parts = " || ".join(f"'/' || split_part({column}, '/', {number + 2})" for number in range(level))
@@ -357,7 +357,7 @@ class PostgresqlDialect(Dialect):
             found = _sent(driver, f"BEGIN; SAVEPOINT {savepoint}; {_execution(lock, values)}")
             if not found.error_message:
                 return int(found.ntuples) == 1
-            driver.pgconn.exec_(b"ROLLBACK")  # not by rollback(), which is watched: it is not the handler's doing
+            driver.pgconn.exec_(b"ROLLBACK")  # not by rollback(), which is watched: the handler did not call it
         for statement in (lock, *later):
             if known is None:
                 driver.execute(_preparation(statement))
@@ -389,7 +389,7 @@ class PostgresqlDialect(Dialect):
 
     @override
     def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
-        """Bound the wait by the same statement: the setting is made before the first row is locked."""
+        """Limit the wait by the same statement: the setting is made before the first row is locked."""
         patience = f"set_config('lock_timeout', '{seconds * 1_000:.0f}ms', true)"
         held = f"SELECT {columns} FROM {table} held, {patience} patience"  # noqa: S608 our own names
         return f"{held} WHERE {where} ORDER BY {order} FOR UPDATE OF held"
@@ -441,16 +441,17 @@ class PostgresqlDialect(Dialect):
     def column_without_value(self, error: BaseException | None, table: str) -> str | None:
         """Return it unless a function ran, as of a trigger, which may write to other tables.
 
-        The name of the table says nothing: it may be that of a partition.
+        The name of the table proves nothing: it may be that of a partition.
         """
         found = getattr(error, "diag", None)
         return found.column_name if found and _state_of(error) == _NOT_NULL and not found.context else None
 
     @override
     def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
-        """Leave the write-ahead log out: after a crash of the server the transaction that would merge is gone, too.
+        """Skip the write-ahead log: after a crash of the server the transaction that would merge is lost, too.
 
-        The other table is not named: the transaction may have made or locked it, and tasks would not see it, or wait.
+        The statement does not name the other table: the transaction may have created or locked it, so tasks would not
+        see it, or wait.
         """
         kind, rest = ("UNLOGGED", "") if shared else ("TEMPORARY", " ON COMMIT DROP")
         return f"CREATE {kind} TABLE IF NOT EXISTS {name}{rest} AS SELECT {columns}, '' AS {STAGED_BY} WHERE 1 = 0"
@@ -519,7 +520,7 @@ class PostgresqlDialect(Dialect):
 
     @contextmanager
     def _bounded(self, database: Database, key: int) -> Iterator[str]:
-        """Name who holds an advisory lock that was waited for too long; the block gets the patience as a setting."""
+        """Name the holder of an advisory lock after too long a wait; the block gets the patience as a setting."""
         try:
             yield f"{self.patience * 1_000:.0f}ms"
         except (DBAPIError, DatabaseBusyError) as error:
@@ -543,9 +544,10 @@ class LogStatements:
     A channel is the whole database's, and each of its schemas may hold a log. So an append notifies of the newest
     position and, after a space, the table's number, which identifies it among those of the same name.
 
-    Our own appends take the append lock and notify themselves; the trigger does both for other programs, and only says
-    that there is news. The lock is taken before the first position is given and kept until the commit, so that
-    positions become visible in their order. Unlike a lock on the table, it lets the server look after the table.
+    Our own appends take the append lock and notify themselves; the trigger does both for other programs, and only
+    signals that there is something new. The lock is taken before the first position is given and kept until the commit,
+    so that positions become visible in their order. Unlike a lock on the table, it does not block the server's
+    maintenance of the table.
     """
 
     channel: str
@@ -606,9 +608,9 @@ THEN newest > COALESCE(pg_sequence_last_value(sequence), 0) ELSE false END
 
 
 def _fresh(table: str, rows: str) -> str:
-    """Return the statement that adds rows of JSON in their order, but for known ones.
+    """Return the statement that adds rows of JSON in their order, except known ones.
 
-    Known events are looked for one by one: as a join, the server might read the whole table for a few new rows.
+    Known events are looked up one by one: for a join, the server might read the whole table for a few new rows.
     """
     return f"""
 WITH fresh AS (
@@ -668,11 +670,11 @@ def _as_json(rows: Iterable[Row]) -> str:
 
 
 def _json_of(column: ColumnValues) -> str:
-    """Return the values of a column as JSON that keeps all that a number is."""
+    """Return the values of a column as JSON that preserves numbers exactly."""
     kinds = set(map(type, column))
     if int in kinds and not all(abs(value) <= _LARGEST for value in column if type(value) is int):
         column = [str(value) if type(value) is int else value for value in column]
-    if float in kinds:  # infinity and NaN, too, which JSON has not
+    if float in kinds:  # also infinity and NaN, which JSON does not have
         column = [repr(value) if type(value) is float else value for value in column]
     return orjson.dumps(column).decode()
 
@@ -697,7 +699,7 @@ def _begins_as_usual(driver: Any) -> bool:
 def _preparation(statement: Statement) -> str:
     """Return what prepares a statement; one that moves the progress raises if it finds no row.
 
-    It notifies of the new position if the lock of its partition is held, as a caller waits for it.
+    It notifies of the new position if the lock of its partition is held because a caller waits for it.
     """
     text = statement.text.format(*(f"${n}" for n in range(1, statement.text.count("{}") + 1)))
     if text.startswith("UPDATE"):

@@ -92,7 +92,7 @@ def taken_from(connection: Connection, one: Relation, *, with_triggers: bool = T
 
 
 def give(connection: Connection, live: str, target: str, one: ShadowTable, kept: Kept) -> None:
-    """Have a table that has taken the place of another one belong to the same people, and serve the same.
+    """Give a table that replaces another one the same owner, privileges, triggers and publications.
 
     Args:
         connection: The transaction of the swap.
@@ -123,7 +123,7 @@ def give(connection: Connection, live: str, target: str, one: ShadowTable, kept:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """Whose a type, collation or function is, how statements name it, and the privileges of others."""
+    """The owner of a type, collation or function, its name in statements, and the privileges of others."""
 
     altered: str
     owner: str
@@ -132,7 +132,7 @@ class Special:
 
     @classmethod
     def of(cls, connection: Connection, one: Relation) -> Special:
-        """Return these of one that is there."""
+        """Return these of an existing one."""
         known = _SPECIALS[one.kind]
         owner, name = connection.exec_driver_sql(_SPECIAL.format(**known), (one.number,)).one()
         rows = connection.exec_driver_sql(_SPECIAL_ACCESS.format(**known), (one.number,)) if "default" in known else ()
@@ -140,7 +140,7 @@ class Special:
 
 
 def give_special(connection: Connection, one: Relation, kept: Special) -> None:
-    """Have a type, collation or function belong to the same people as the one whose place it has taken."""
+    """Give a type, collation or function the owner and privileges of the one that it replaces."""
     now = Special.of(connection, one)
     if now.owner != kept.owner:
         run(connection, f"ALTER {now.altered} {now.name} OWNER TO {quoted(kept.owner)}").close()
@@ -153,7 +153,7 @@ def give_special(connection: Connection, one: Relation, kept: Special) -> None:
 
 
 def have_fire(connection: Connection, table: str, firing: dict[str, str]) -> None:
-    """Have triggers of a table, whose name is quoted, fire when others of these names did; all must be there by now."""
+    """Have triggers of a table, whose name is quoted, fire when others of these names did; all must exist by now."""
     number = connection.exec_driver_sql("SELECT to_regclass(%s)::oid", (table,)).scalar_one()
     for name, _, fires, _ in connection.exec_driver_sql(_TRIGGERS, (number,)).all():
         if firing.get(name, fires) != fires:

@@ -1,4 +1,4 @@
-"""What depends on objects of PostgreSQL, which know each other by number: it stays with them wherever they are moved.
+"""What depends on objects of PostgreSQL, which reference each other by number, so that moves keep the references.
 
 The rules are those by which ``DROP … CASCADE`` finds what goes as well.
 """

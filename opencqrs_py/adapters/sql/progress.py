@@ -72,7 +72,7 @@ from opencqrs_py.processing.staging import RecordBatches, RowStaging, Stage
 
 logger = logging.getLogger("opencqrs.processing")
 
-_RESETTING = "opencqrs groups reset"  # the owner of partitions meanwhile
+_RESETTING = "opencqrs groups reset"  # the temporary owner of partitions
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
@@ -88,10 +88,10 @@ _MOVED = "position = {}, updated_at = {}, log_fingerprint = {}, connection_id = 
 
 
 class _Statements:
-    """What is sent for each chunk: to find and lock the row of a partition, and to move its progress.
+    """The statements for each chunk: to find and lock the row of a partition, and to move its progress.
 
     ``advance_towards`` moves it to a place before the event that failed. Both find the row in our own table only, since
-    a handler may have led the connection to another one.
+    a handler may have switched the connection to another one.
     """
 
     def __init__(self, database: Database) -> None:
@@ -145,7 +145,7 @@ class SqlProgressTracker(
         Progress of the whole layout is written at the first claim, so that another layout is noticed at once.
 
         A process that is stopped (SIGSTOP, a paused container, a laptop asleep) keeps its row locked for as long as the
-        server believes that it lives. Its transaction is waited for, but not for long; then its session is ended. That
+        server considers it alive. Its transaction is waited for, but not for long; then its session is ended. That
         loses nothing: its chunk is rolled back, and handled again by the new owner.
 
         Raises:
@@ -171,7 +171,7 @@ class SqlProgressTracker(
 
     @property
     def database(self) -> Database:
-        """The database that it was given."""
+        """The database."""
         return self._database
 
     def records(self) -> list[GroupRecord]:
@@ -194,7 +194,7 @@ class SqlProgressTracker(
     ) -> Iterator[ResetUnit]:
         """Open the unit of work that resets a group, see ``ResettableTracker``.
 
-        A claim comes first, in a transaction of its own: it waits for what owners have in hand, and fences them off.
+        A claim comes first, in a separate transaction: it waits for the owners' transactions, and fences them off.
         """
         known = [status.partition for status in self.statuses() if status.group == reset.group]
         if known:
@@ -207,9 +207,9 @@ class SqlProgressTracker(
     def repartition(
         self, group: str, partitions: Sequence[Partition], carry: Carry, *, setting: int | None = None
     ) -> Mapping[Partition, Cursor]:
-        """Put partitions into the place of others, see ``RepartitioningTracker``.
+        """Replace partitions by others, see ``RepartitioningTracker``.
 
-        A claim comes first, in a transaction of its own: it waits for what owners have in hand, and fences them off.
+        A claim comes first, in a separate transaction: it waits for the owners' transactions, and fences them off.
         """
         known = [status.partition for status in self.statuses() if status.group == group]
         leaving = sorted(set(known) - set(partitions))
@@ -271,13 +271,13 @@ class SqlProgressTracker(
                     raise
                 raise TransactionEndedError(_NOT_FOUND.format(reason)) from error
             if not moved:
-                self._statements = None  # the table may have been made again, too
+                self._statements = None  # the table may also have been recreated
                 raise TransactionEndedError(_NOT_MOVED)  # the row was locked, so it was not another process
         if unit.stages:
             drop_stages(self._database, unit.stages)
 
     def _led_away(self, error: Exception) -> str | None:
-        """Return why a statement after the handlers did not find one of our tables, all of which were there before."""
+        """Return why a statement after the handlers did not find one of our tables, all of which existed before."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         dialect = self._database.dialect
         if not (dialect.misses_table(cause) or dialect.denies(cause)) or OURS not in str(cause):
@@ -285,7 +285,7 @@ class SqlProgressTracker(
         return reason_of(error) if isinstance(error, DBAPIError) else one_line(error)
 
     def _change_inbox(self, unit: Unit, group: str, *changes: InboxChange | None) -> None:
-        """Make the changes of a unit; a handler that commits takes no event out of the inbox, nor brings one in."""
+        """Make the changes of a unit; a handler that commits neither removes events from the inbox, nor adds any."""
         unit.require_open()
         for change in filter(None, changes):
             self._inbox.apply(unit.connection, group, change)
@@ -360,9 +360,9 @@ class SqlProgressTracker(
         with self._database.explained():
             try:
                 with self._database.writing() as connection:
-                    self._hold(connection, group)  # what a partition has in hand is finished first
-                    # A server that is stricter than READ COMMITTED would show who waits for the rows the inbox as it
-                    # was before, unless they have changed.
+                    self._hold(connection, group)  # the current transaction of a partition is finished first
+                    # A server that is stricter than READ COMMITTED would show a transaction that waits for the rows the
+                    # old inbox, unless they have changed.
                     same = update(self._progress).where(columns.group_name == group).values(epoch=columns.epoch)
                     connection.execute(same)
                     self._inbox.apply(connection, group, change)
@@ -377,7 +377,7 @@ class SqlProgressTracker(
         return True
 
     def _hold(self, connection: Connection, group: str, those: str = "") -> None:
-        """Keep other transactions from changing progress of a group, or what of its inbox goes with that."""
+        """Prevent other transactions from changing the progress of a group, or its part of the inbox."""
         dialect = self._database.dialect
         place = (f"{self._database.prefix}{PROGRESS.name}", f"group_name = {dialect.mark}{those}", "modulus, residue")
         connection.exec_driver_sql(dialect.held("epoch", *place, dialect.patience), (group,)).all()
@@ -470,7 +470,7 @@ class SqlProgressTracker(
         return self._database.is_outage(error)
 
     def _record(self, connection: Connection, skip: Skip) -> None:
-        """Record a skip in place of one of an earlier time: the group's progress may have been reset since."""
+        """Record a skip, replacing an earlier one: the group's progress may have been reset since."""
         row = skip_row(skip)
         key = [column == row[column.name] for column in self._skipped.primary_key.columns]
         connection.execute(delete(self._skipped).where(*key))
@@ -503,7 +503,7 @@ class SqlProgressTracker(
             known = held(connection, self._progress, group)
             record = None if keep is None else self._records.find(connection, group)
             if known and record is not None and record.layout is not None:
-                whole = record.layout.partitions  # which a command may have changed since this process has begun
+                whole = record.layout.partitions  # which a command may have changed since this process began
             if gone := next((one for one in partitions if one not in whole), None):
                 raise LayoutChangedError.of(group, [(one.modulus, one.residue) for one in whole], str(gone))
             if keep is None or not self._kept(connection, group, record, known, whole, partitions, keep):
@@ -539,7 +539,7 @@ class SqlProgressTracker(
         connection.execute(this.values(epoch=self._progress.c.epoch + 1, **_owned_by(owner)))
 
     def _forget_beyond(self, connection: Connection, group: str, claimed: Sequence[Cursor]) -> None:
-        """Drop what waits beyond the progress, as if it had not come in: it was set back, and those are read again."""
+        """Drop events that wait beyond the progress, which was set back: they are read again."""
         if not claimed:
             return
         newest, count = self._inbox.newest(connection, group), 0
@@ -573,7 +573,7 @@ class SqlProgressTracker(
         return True
 
     def _timed_out(self, error: BaseException) -> bool:
-        """Return whether a lock was waited for in vain."""
+        """Return whether a wait for a lock timed out."""
         if isinstance(error, DatabaseBusyError):
             return True
         return isinstance(error, DBAPIError) and self._database.dialect.is_lock_timeout(error.orig)
@@ -589,7 +589,7 @@ class SqlProgressTracker(
         return bool(holders)
 
     def _held_too_long(self, group: str, partitions: Sequence[Partition]) -> DatabaseAwayError:
-        """Return the error that a claim was waited for in vain, naming the owners of the partitions."""
+        """Return the error for a claim that timed out, naming the owners of the partitions."""
         columns, database = self._progress.c, self._database
         chosen = (columns.group_name == group) & (columns.owner != "")
         asked = select(columns.modulus, columns.residue, columns.owner).where(chosen)

@@ -23,17 +23,17 @@ from opencqrs_py.model.replay import Replay
 ERROR_LENGTH = 1_000
 """How many characters of an error's text are kept."""
 
-_LATER = ("crashes", "in_hand")  # of a failure; versions that do not know them read what is written without
+_LATER = ("crashes", "in_hand")  # of a failure; versions that do not know them read rows without them
 
 
 def held(connection: Connection, progress: Table, group: str) -> dict[Partition, Cursor]:
-    """Return where the partitions of a group stand."""
+    """Return the positions of the partitions of a group."""
     rows = connection.execute(select(progress).where(progress.c.group_name == group)).mappings()
     return {(cursor := cursor_of(row)).partition: cursor for row in rows}
 
 
 def row_of(progress: Table, group: str, partition: Partition) -> ColumnElement[bool]:
-    """Return what holds for the row of a partition."""
+    """Return the condition for the row of a partition."""
     columns = progress.c
     place = (columns.modulus == partition.modulus) & (columns.residue == partition.residue)
     return (columns.group_name == group) & place
@@ -64,7 +64,7 @@ def ahead_in(text: str | None, position: int) -> Ahead | None:
 
 
 def fenced(group: str, partition: Partition) -> FencedError:
-    """Return the error that a partition has another owner now."""
+    """Return the error for a partition that has another owner now."""
     return FencedError(f"progress of group '{group}' partition {partition} was taken over by another processor")
 
 
@@ -154,7 +154,7 @@ class OtherLayoutError(EventStoreError):
 
 
 def check_layout(group: str, known: dict[Partition, Any], partitions: Sequence[Partition]) -> None:
-    """Refuse with OCQ-310 another layout of partitions than the one whose progress is there."""
+    """Refuse with OCQ-310 a layout of partitions other than the one of the stored progress."""
     if not known or set(known) == set(partitions):
         return
     has = counted(len(known), "partition")

@@ -1,4 +1,4 @@
-"""Watching how far the stored progress of a group has come."""
+"""Watching the stored progress of a group."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from opencqrs_py.processing.ports import Watch
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
 
-_LONGEST_PAUSE = 0.1  # seconds between two looks
-_SHORTEST_LOOK = 0.002  # seconds between the first looks while notifications are listened for
+_LONGEST_PAUSE = 0.1  # seconds between two polls
+_SHORTEST_LOOK = 0.002  # seconds between the first polls while listening for notifications
 _MOST_LOCKS = 64  # of one watch: the server has room for some thousands in all
 _AGAIN_SECONDS = 30.0  # after which processes are notified again that a group is awaited
 
@@ -33,13 +33,13 @@ _LONGEST_PAYLOAD = 7_000  # bytes; PostgreSQL takes 8,000
 
 
 def reached_in(database: Database, group: str) -> int:
-    """Return how many positions every partition of a group has stored, 0 if not all of them are there."""
+    """Return how many positions every partition of a group has stored, 0 if some are missing."""
     return _reached(database.fetch(_slowest(database), (group,))[0][0])
 
 
 @contextmanager
 def polling_progress(database: Database, group: str, counter: Counter = lambda _: None) -> Iterator[Watch]:
-    """Open a watch that looks again and again; ``counter`` as for ``polling``."""
+    """Open a watch that polls; ``counter`` as for ``polling``."""
     with database.waiting() as connection:
         yield _poll(database, connection, group, counter(connection))
 
@@ -57,9 +57,9 @@ def _poll(database: Database, connection: Connection, group: str, counter: Calla
 def listening_for_progress(database: Database, group: str) -> Iterator[Watch]:
     """Open a watch that PostgreSQL notifies.
 
-    A move of a partition's progress tries to take its advisory lock. It is free if no caller waits. A watch shares
-    it, and so the statement that moves the progress sends a notification with its commit: no table is read or written,
-    and nothing is left over when a process that waits is killed.
+    A move of a partition's progress tries to take its advisory lock, which is free if no caller waits. A watch holds it
+    shared, and so the statement that moves the progress sends a notification with its commit: no table is read or
+    written, and nothing is left over if a waiting process is killed.
     """
     with database.waiting() as connection:
         if not _listens(database, connection):
@@ -79,7 +79,7 @@ def lock_of_partition(schema: str | None) -> str:
 
 
 def _listens(database: Database, connection: Connection) -> bool:
-    """Begin to listen; return whether that is possible: a replica refuses it, and another driver hears nothing."""
+    """Begin to listen; return whether that is possible: a replica refuses it, and other drivers cannot listen."""
     if connection.dialect.driver != "psycopg":
         return False
     try:
@@ -92,10 +92,10 @@ def _listens(database: Database, connection: Connection) -> bool:
 
 
 class _ProgressListener(Listener):
-    """Hears of the stored progress of a group's partitions.
+    """Gets notifications of the stored progress of a group's partitions.
 
-    A commit that is under way while the watch begins holds its partition's lock: it notifies of nothing. So the first
-    looks follow each other quickly, until all locks are held.
+    A commit in progress while the watch begins holds its partition's lock, and does not notify. So the first polls
+    follow each other quickly, until all locks are held.
 
     Statements are sent on the driver's connection: what they take comes on top of what the group takes.
     """
@@ -115,7 +115,7 @@ class _ProgressListener(Listener):
         self._to_look = f"SELECT {lock}, position, modulus, residue {of_group}"
 
     def close(self) -> None:
-        """Listen no more, and give the locks up; the connection is the caller's, and may serve others after that."""
+        """Stop listening, and release the locks; the caller's connection may serve others afterwards."""
         super().close()
         self._driver.execute("SELECT pg_advisory_unlock_all(); UNLISTEN *").close()
 
@@ -148,7 +148,7 @@ class _ProgressListener(Listener):
 
 
 def _slowest(database: Database) -> str:
-    """Return a statement for the slowest position of a group, null unless the shares of its partitions make a whole."""
+    """Return a statement for the slowest position of a group, null unless its partitions are complete."""
     slowest = "CASE WHEN sum(1e0 / modulus) > 1 - 0.5e0 / max(modulus) THEN min(position) END"
     return f"SELECT {slowest} FROM {database.prefix}{PROGRESS.name} WHERE group_name = {database.dialect.mark}"  # noqa: S608 our own names
 

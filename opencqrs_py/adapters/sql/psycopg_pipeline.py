@@ -1,9 +1,9 @@
-"""psycopg's pipeline mode for handlers that know nothing of it.
+"""psycopg's pipeline mode for handlers that are unaware of it.
 
 In pipeline mode a statement returns before its answer has come. psycopg leaves it to the program to know that:
 ``rowcount`` is -1, errors are raised by a later statement, and some statements are refused. So the connection of a
-handler is in that mode only for as long as nothing shows it. Plain statements that read or change rows, on a cursor of
-the connection's own kind, are sent in it. Any other use of the connection, and any access to a result, waits
+handler is in that mode only as long as it makes no visible difference. Plain statements that read or change rows, on a
+cursor of the connection's own kind, are sent in it. Any other use of the connection, and any access to a result, waits
 for all answers first. After an error nothing of the transaction is kept.
 
 It uses parts of psycopg that are not public (``Connection._pipeline``, ``Cursor._maybe_prepare_gen``). Where they are
@@ -86,7 +86,7 @@ class PsycopgPipeline(Pipeline):
                 connection._pipeline = None  # noqa: SLF001
 
     def is_read(self) -> bool:
-        """Return whether psycopg, or a row factory that it calls, looks at answers now: they need no wait."""
+        """Return whether psycopg, or a row factory that it calls, is reading answers now: they need no wait."""
         pipeline = self._connection._pipeline  # noqa: SLF001
         return pipeline is not None and (pipeline is not self._pipeline or self._reader == get_ident())
 
@@ -98,7 +98,7 @@ class PsycopgPipeline(Pipeline):
                 self._leave()
 
     def settle(self) -> None:
-        """Wait for all answers, and leave the connection as it was."""
+        """Wait for all answers, and restore the connection's state."""
         try:
             with self._connection.lock:
                 self._leave()
@@ -110,7 +110,7 @@ class PsycopgPipeline(Pipeline):
             raise PipelineFailedError
 
     def close(self) -> None:
-        """Leave the connection as it was; nothing happens the second time."""
+        """Restore the connection's state; idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -231,7 +231,7 @@ class PipelinedCursor(psycopg.Cursor[Any]):
         if pipeline is not None and pipeline.is_read():
             return
         if self._closed:
-            self._reset(reset_query=False)  # as psycopg does at the end, before what comes now
+            self._reset(reset_query=False)  # as psycopg does at the end, before what follows now
         elif pipeline is not None:
             pipeline.arrive()
 

@@ -1,4 +1,4 @@
-"""Reading the table of events: which statement is right for how much of the log is wanted."""
+"""Reading the table of events: which statement suits how much of the log is wanted."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from opencqrs_py.processing.finding import FindingSource, FoundEvent
 from opencqrs_py.processing.ports import EventSource, SharingSource, Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
 
-LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
+LIVE = 32  # events at the head: they are read whole, since each commit needs the identity of its last one
 _WINDOW = 10_000  # positions to scan before an index is used to find the next selected event
 _FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
 _PAGE = 10_000  # events that are searched for a time at once, where the first one has it as a text only
-_MANY_TYPES = 50  # with more of them, hardly anything is rare
+_MANY_TYPES = 50  # with more of them, hardly any event is rare
 
 # The columns that are read where only these attributes are needed.
 COLUMNS = {
@@ -61,7 +61,7 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
         self._few_until = -1  # the end of the last read, if it has found few events: then so will the next one
         self._lock = Lock()
         self._selects: dict[bool, bool] = {}  # shares: by whether the subject is cut
-        self._fingerprint: tuple[int, str] | None = None  # the last one, which partitions ask for one after the other
+        self._fingerprint: tuple[int, str] | None = None  # the last one, which partitions request one after the other
 
     @override
     def head(self) -> int:
@@ -211,7 +211,7 @@ class SqlEventSource(EventSource, SharingSource, FindingSource):
 
 
 def _moment_of(said: str) -> int | None:
-    """Return the microseconds of a time, ``None`` for what is none."""
+    """Return the microseconds of a time, ``None`` if it is not a time."""
     try:
         return microseconds(in_utc(said))
     except (AttributeError, TypeError, ValueError):  # SQLite keeps anything in any column
@@ -278,8 +278,8 @@ def neighbours(
 class ReadRequest:
     """A read request for at most ``limit`` selected events, and the columns that are read of them.
 
-    A walk along the positions is the right thing where a good part of the log is selected. It is cut short in a
-    *window* without any selected event: then, if there are few in the rest of the log, an index finds them.
+    A scan along the positions is best if a large part of the log is selected. It ends early in a *window* without any
+    selected event: then, if there are few in the rest of the log, an index finds them.
     """
 
     database: Database
@@ -295,8 +295,8 @@ class ReadRequest:
         ever come there.
 
         MariaDB decides transaction by transaction what a statement may see, while others commit: one statement may show
-        an event and not the one before. But the next statement shows both. So nothing is taken there from beyond a
-        position that was known before.
+        an event and not the one before. But the next statement shows both. So events beyond a position that was known
+        before are not used there.
         """
         parts = _parts(self.selection)
         window = None if parts is None else after + _WINDOW * parts
@@ -319,8 +319,8 @@ class ReadRequest:
     def within(self, after: int, upto: int, known: int) -> _Found:
         """Return the next events of ``after + 1..upto``, all of which are known to be final.
 
-        So one statement shows them all, on MariaDB, too. Only a slice that ends where no event is known to be, after
-        the position ``known``, is made sure of: a log that was restored may end before it.
+        So one statement shows them all, on MariaDB, too. Only a slice that ends after the position ``known`` is checked
+        again: a log that was restored may end before it.
         """
         if upto <= after:
             return after, ()
@@ -338,14 +338,14 @@ class ReadRequest:
         return (end, rows) if end <= head else self.within(after, head, head)
 
     def _walk(self, after: int, upto: int | None) -> FetchedRows:
-        """Walk along the positions."""
+        """Scan along the positions."""
         database = self.database
         text, values = _walking(database.dialect, self.selection, database.prefix, self.columns, upto is not None)
         bounds = (after, self.limit) if upto is None else (after, upto, self.limit)
         return database.fetch(text, (*values, *bounds))
 
     def _rest(self, after: int, head: int) -> FetchedRows:
-        """Return the events up to the head by an index, if that is quicker than to walk on."""
+        """Return the events up to the head by an index, if that is quicker than continuing the scan."""
         database, mark = self.database, self.database.dialect.mark
         rare = _searching(database.dialect, self.selection, database.prefix)
         if rare is None or head - after <= _WINDOW:
@@ -380,7 +380,7 @@ class _Conditions(NamedTuple):
     Attributes:
         text: SQL; ends with AND, unless it is empty, so that a condition on the position can follow.
         values: For its marks, in their order.
-        table: The table; SQLite, which cannot tell what is rare, and MariaDB get the index as well.
+        table: The table; SQLite, which cannot tell what is rare, and MariaDB also get the index.
     """
 
     text: str
@@ -398,9 +398,9 @@ def _walking(
 ) -> tuple[str, tuple[Any, ...]]:
     """Return a statement for a walk along the positions, which on SQLite no index is used for instead, and its values.
 
-    SQLite has no idea how many events are of a type, and would collect and sort a whole log's to return the first few.
-    It looks for no index when a column is part of an expression. The last values of the statement are the position
-    before the walk, the last one of it if it is bounded, and the limit.
+    SQLite does not know how many events are of a type, and would collect and sort those of the whole log to return the
+    first few. It looks for no index when a column is part of an expression. The last values of the statement are the
+    position before the walk, the last one of it if it is bounded, and the limit.
     """
     joined = _joined(*_types(dialect, selection), *_subjects(dialect, selection), *_shares(dialect, selection))
     mark = dialect.mark
@@ -495,4 +495,4 @@ def head_query(prefix: str) -> str:
 
 
 _Found = tuple[int, FetchedRows]
-"""Up to which position the rows are all that there are, and the rows."""
+"""The position up to which the rows are complete, and the rows."""

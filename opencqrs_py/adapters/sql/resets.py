@@ -22,7 +22,7 @@ from opencqrs_py.processing.ports import NeverHandled, ReplayEnd, ResetUnit
 
 
 class SqlResets:
-    """Moves the progress of groups to other positions, in tables that are there.
+    """Moves the progress of groups to other positions, in existing tables.
 
     Args:
         database: The read models' database.

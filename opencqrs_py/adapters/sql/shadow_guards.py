@@ -1,4 +1,4 @@
-"""Guards of shadows: what handlers write in a rebuild stays in the shadow, and it is known to which of its tables.
+"""Guards of shadows: what handlers write in a rebuild stays in the shadow, and the tables written to are recorded.
 
 Each transaction is checked before its commit; one that writes to other tables is refused and rolled back.
 """
@@ -51,7 +51,7 @@ class ShadowGuard(ABC):
         self._stored: frozenset[str] = frozenset()
 
     def see(self, _statement: str, *, of_handler: bool) -> None:  # noqa: ARG002 one guard needs it
-        """Check a statement before it is sent, where the database does not show what it writes.
+        """Check a statement before it is sent, if the database does not show what it writes.
 
         Args:
             _statement: Its text.
@@ -85,7 +85,7 @@ class ShadowGuard(ABC):
 
 
 def outside(names: Iterable[str]) -> RebuildWriteError:
-    """Return the error that a handler has written to tables outside of the shadow."""
+    """Return the error for a handler that has written to tables outside of the shadow."""
     what = f"in a rebuild a handler writes to {listed(sorted(set(names)))}, which is outside of the new tables"
     return RebuildWriteError("OCQ-634", what, fix=_FIX)
 
@@ -217,9 +217,9 @@ class MariaDbGuard(ShadowGuard):
     """Checks the text of each statement, since the server does not show what a transaction has written.
 
     Another database is reached by its name before a dot only. So a statement that writes, and names one, is refused,
-    even if it only reads there, unless that is the name of a table that it writes to, before a column. So is one that
-    reads and calls a routine of another database, as the routine may write; and so is one whose text is elsewhere, or a
-    compound one.
+    even if it only reads there, unless that is the name of a table that it writes to, before a column. So is a
+    statement that reads and calls a routine of another database, since the routine may write; and so are compound
+    statements, and those whose text is elsewhere.
 
     Args:
         database: The shadow.
@@ -299,7 +299,7 @@ class SqliteGuard(ShadowGuard):
     """Checks each statement as SQLite prepares it, including its triggers.
 
     Args:
-        shadow: What the shadow is one of.
+        shadow: The description of the shadow.
     """
 
     def __init__(self, shadow: ShadowOf) -> None:

@@ -1,4 +1,4 @@
-"""Shadows of databases: how a URL says that a database is one, and what the names of its places are."""
+"""Shadows of databases: how a URL marks a database as one, and the names of its places."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OTHERS = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class ShadowOf:
-    """What a shadow knows of the database beside which it is.
+    """What a shadow knows about its live database.
 
     Attributes:
         live: Schema, database or file of the live tables.
-        shared: Live tables that it shows, to be read only.
+        shared: Live tables that it shows, read-only.
     """
 
     live: str
@@ -37,7 +37,7 @@ class ShadowOf:
 
     @classmethod
     def of(cls, text: str) -> ShadowOf:
-        """Return what a URL says."""
+        """Return what a URL describes."""
         live, *shared = json.loads(text)
         return cls(live, tuple(shared))
 

@@ -1,4 +1,4 @@
-"""Shadows: second tables of a group, with progress of their own, beside the live ones, until both are swapped."""
+"""Shadows: second tables of a group, with their own progress, beside the live ones, until both are swapped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Comparison:
 
     Attributes:
         live: Positions of the live partitions then.
-        shadow: Those of the shadow; where they are others, some rows differ for that.
+        shadow: Those of the shadow; if they differ, some rows differ for that reason.
         differences: By table.
         unwritten: Live tables with rows that ``@on_start`` makes, and to which the rebuild has written nothing: they
             are another group's, or handlers no longer write to them. A swap leaves them unchanged.
@@ -96,14 +96,14 @@ class Shadows(ABC):
             return found_rebuild(connection, self._rebuilds, group)
 
     def is_current(self, group: str, rebuild: RebuildRecord | None) -> bool:
-        """Return whether a group is still at the rebuild that was its last one then; ``None``: it had none."""
+        """Return whether a rebuild is still the last one of its group; ``None``: it had none."""
         now = self.record(group)
         if now is None or rebuild is None:
             return now is rebuild
         return now.phase is rebuild.phase and now.is_same(rebuild)
 
     def require_current(self, group: str, rebuild: RebuildRecord) -> None:
-        """Refuse with OCQ-630 to go on with a rebuild that another process has ended, or begun again."""
+        """Refuse with OCQ-630 to continue a rebuild that another process has ended, or begun again."""
         if not self.is_current(group, rebuild):
             raise ended_elsewhere(group)
 
@@ -113,7 +113,7 @@ class Shadows(ABC):
 
         Args:
             group: Processing group.
-            rebuild: The rebuild that this process is at, or the last one before it begins.
+            rebuild: The rebuild of this process, or the last one before it begins.
         """
         try:
             yield
@@ -123,10 +123,10 @@ class Shadows(ABC):
             raise
 
     def _is_over(self, group: str, rebuild: RebuildRecord | None) -> bool:
-        """Return whether another process has ended a rebuild, as far as the database answers."""
+        """Return whether another process has ended a rebuild, as far as the database is available."""
         try:
             return not self.is_current(group, rebuild)
-        except Exception:  # which is what has failed before
+        except Exception:  # which is what failed before
             return False
 
     def _is_there(self, table: str) -> bool:
@@ -144,7 +144,7 @@ class Shadows(ABC):
 
         Args:
             tables: Their names.
-            connection: The one to look by, as within a transaction that has locked them; ``None``: another one.
+            connection: The connection to use, as within a transaction that has locked them; ``None``: a new one.
         """
         if connection is None:
             with self._database.reading() as reading:
@@ -215,7 +215,7 @@ class Shadows(ABC):
 
     @abstractmethod
     def exists(self, group: str, kind: str = "shadow") -> bool:
-        """Return whether there is a place of a shadow, or of old tables."""
+        """Return whether the place of a shadow, or of old tables, exists."""
 
     @abstractmethod
     def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
@@ -326,7 +326,7 @@ class Shadows(ABC):
         """Return how the rows of tables differ."""
 
     def drop_shadow(self, group: str) -> None:
-        """Drop the shadow, with its progress, or what a swap has left of it; harmless if it is not there.
+        """Drop the shadow, with its progress, or what a swap has left of it; harmless if it does not exist.
 
         Another process may be filling it, whose transactions take the same locks in another order.
         """
@@ -340,7 +340,7 @@ class Shadows(ABC):
 
     @abstractmethod
     def _drop_shadow(self, group: str) -> None:
-        """Likewise, at once. What is recorded says so before it is gone."""
+        """Likewise, at once. The drop is recorded before it happens."""
 
     @abstractmethod
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
@@ -375,12 +375,12 @@ class Shadows(ABC):
         return self._patiently(group, lambda: self._undo(group, fills), timeout)
 
     def complete(self, group: str) -> bool:
-        """Complete a swap that was broken off half-way; return whether there was one."""
+        """Complete an interrupted swap; return whether there was one."""
         del group
         return False
 
     def tidy(self, group: str) -> None:
-        """Drop what a process has left behind that was killed after a swap, or after the way back."""
+        """Drop what a process left behind that was killed after a swap or an undo."""
         known = self.record(group)
         if known is None or known.phase not in (RebuildPhase.SWAPPED, RebuildPhase.ENDED):
             return
@@ -401,7 +401,7 @@ class Shadows(ABC):
         """Likewise."""
 
     def live_tables(self) -> list[str]:
-        """Return the names of the live tables, but for our own."""
+        """Return the names of the live tables, except our own."""
         with self._database.reading() as connection:
             return [name for name in inspect(connection).get_table_names() if not is_ours(name)]
 
@@ -440,7 +440,7 @@ class Shadows(ABC):
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    # What both directions share
+    # Shared by both directions
 
     def _place(self, kind: str, group: str) -> str:
         return place_of(kind, group, self._live_place)
@@ -451,7 +451,7 @@ class Shadows(ABC):
         """The schema, database or file of the live tables."""
 
     def _swapped_record(self, swap: Swap, known: GroupRecord | None, before: RebuildRecord) -> RebuildRecord:
-        """Return what is recorded of a swap, without its tables."""
+        """Return the record of a swap, without its tables."""
         others = {*before.refused} if known is None else {*before.refused, known.handlers}
         others |= {each.before for each in (known.changes if known is not None else ())}
         refused = tuple(sorted(others - {"", swap.handlers}))
@@ -459,7 +459,7 @@ class Shadows(ABC):
 
     @staticmethod
     def _undone_record(before: RebuildRecord, old: GroupRecord | None) -> RebuildRecord:
-        """Return what is recorded of the way back: the handlers of the rebuild must not run the old tables."""
+        """Return the record of an undo: the handlers of the rebuild must not run with the old tables."""
         refused = () if old is None or not old.handlers or old.handlers == before.handlers else (before.handlers,)
         return replace(before, phase=RebuildPhase.ENDED, refused=refused, relations=(), undoes=False)
 
@@ -493,7 +493,7 @@ def is_ours(name: str) -> bool:
 
 
 def prepared_place(url: str) -> None:
-    """Make our tables in a place that is there."""
+    """Create our tables in an existing place."""
     database = Database(url)
     try:
         for table in (*KEPT, REBUILDS):
@@ -510,7 +510,7 @@ def written_in(dialect: Dialect, connection: Connection, prefix: str) -> set[str
 def seeded_in(dialect: Dialect, connection: Connection, prefix: str) -> set[str]:
     """Return the tables of a shadow in which ``@on_start`` has put rows: no sign that handlers write there.
 
-    A guard may not see each write, as of a routine on MariaDB; so the rows of all other tables are taken for one.
+    A guard may not see each write, as of a routine on MariaDB; so the rows of all other tables are taken as one.
     """
     return _names_in(dialect, connection, f"{prefix}{SEEDED}")
 

@@ -27,10 +27,10 @@ class Slot:
 
 
 class Slots:
-    """Bounds how many connections the threads of a process use at once. Those that wait get one in their order.
+    """Limits how many connections the threads of a process use at once. Waiting threads get one in their order.
 
     Transactions leave one connection to short reads: what a handler reads within its transaction needs a second
-    connection, and would wait for ever if transactions held them all. A thread that holds two already never waits, nor
+    connection, and would wait forever if transactions held them all. A thread that holds two already never waits, nor
     one that holds the only connection that there is: it gets one beyond the bound.
 
     Args:
@@ -81,7 +81,7 @@ class Slots:
         raise self._exhausted()
 
     def free(self, slot: Slot) -> None:
-        """Let another thread have it. Nothing happens if that was done already, also by another thread."""
+        """Give the slot to another thread. Idempotent, also across threads."""
         with self._lock:
             if slot in self._taken:
                 self._taken.remove(slot)
@@ -111,7 +111,7 @@ class Slots:
         return sum(one.lasting for one in self._taken)
 
     def _withdraw(self, slot: Slot, given: Signal) -> bool:
-        """Wait no longer; return whether the slot was given meanwhile."""
+        """Stop waiting; return whether the slot was assigned in the meantime."""
         with self._lock:
             if given.is_set():
                 return True

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 # Result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _AWAY = {5, 6, 10, 13, 14, 15}
 
-# What a crashed writer has left, which a reader may not repair: the other system does when it opens the file next.
+# What a crashed writer has left, which a reader cannot repair: the next program that may write does.
 _UNREPAIRED = {sqlite3.SQLITE_READONLY_RECOVERY, sqlite3.SQLITE_READONLY_CANTINIT, sqlite3.SQLITE_READONLY_ROLLBACK}
 
 _CACHE_BYTES = 128 * 1024 * 1024
@@ -88,7 +88,7 @@ class SqliteDialect(Dialect):
     """SQLite through Python's own driver, with a write-ahead log.
 
     It does not know what is rare, and would collect and sort a whole log's events of a type to return the first few. So
-    it is held to an index or, by a column that is part of an expression, kept from it.
+    an index is forced or, by a column that is part of an expression, prevented.
     """
 
     name = "sqlite"
@@ -100,7 +100,7 @@ class SqliteDialect(Dialect):
     now_ms = "opencqrs_now_ms()"
     era = "opencqrs_era()"
     wall_ms = (
-        "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"  # no function of ours: engines of others
+        "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"  # no function of ours, for users' engines
     )
     quote = ""
     search_hint = " INDEXED BY {}"
@@ -116,7 +116,7 @@ class SqliteDialect(Dialect):
     remote = False
     confounded = frozenset({str, int, float, bool, bytes})  # whatever is sent
     stages_collate = False  # CREATE TABLE … AS leaves COLLATE out
-    unstorable = frozenset({"nan"})  # it takes NaN for NULL
+    unstorable = frozenset({"nan"})  # it stores NaN as NULL
     loses_transactions = False
     reads_foreign_tables = True
     fix_refused = fix_read_only = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"
@@ -203,7 +203,7 @@ class SqliteDialect(Dialect):
 
     @override
     def switch(self, driver: Any, *, autocommit: bool) -> None:
-        """Do nothing: a transaction begins where we say."""
+        """Do nothing: transactions begin explicitly."""
 
     @override
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
@@ -259,7 +259,7 @@ class SqliteDialect(Dialect):
 
     @override
     def insert(self, database: Database, connection: Connection, rows: list[Row]) -> int:
-        """Take the events for new ones, which they mostly are: to look for each first takes twice the time.
+        """Assume that the events are new, as they mostly are: looking for each first takes twice the time.
 
         What was added before a known one stays: for a savepoint SQLite would write a copy of each page that it changes
         to a file of its own, and the more events are stored, the more pages there are to change.

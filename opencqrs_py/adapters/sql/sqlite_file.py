@@ -1,4 +1,4 @@
-"""The file of a SQLite database: who writes to it, how transactions begin, and whether it is still the same file."""
+"""The file of a SQLite database: its writer, how transactions begin, and whether it is still the same file."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _RESTART = "or stop this process; the next start uses the file that exists then"
 
 
 class SqliteFile(FileGuard):
-    """The turns of the threads that write to a database file, and the file itself. Safe for several threads.
+    """The write lock of the threads of a database file, and the file itself. Safe for several threads.
 
-    SQLite does not notice that its file was deleted or that another one was moved over it: it continues with the one
-    without a name, and everything that is written there is lost when the process ends. A check takes
-    about a microsecond a file. The file is named as in the database's URL.
+    SQLite does not notice that its file was deleted or that another one was moved over it: it continues with the
+    unlinked file, and everything that is written there is lost when the process ends. A check takes about a microsecond
+    a file. The file is named as in the database's URL.
     """
 
     def __init__(self, name: str | None, dialect: Dialect) -> None:
@@ -101,8 +101,8 @@ class SqliteFile(FileGuard):
     def quiet(self) -> Iterator[None]:
         """Acquire the write lock, with a short wait; a thread that holds it already, or does not get it, reads anyway.
 
-        SQLite's driver releases the interpreter at each row and each statement, so two busy threads would hand it to
-        and fro, and both take twice the time.
+        SQLite's driver releases the interpreter at each row and each statement, so two busy threads would pass it back
+        and forth, and both take twice the time.
         """
         if self._holder == get_ident() or not self._free.acquire(timeout=_QUIET_SECONDS):
             yield
@@ -139,7 +139,7 @@ class SqliteFile(FileGuard):
         path = path_of(self._name)
         try:
             (found,) = _identities((path,))
-        except OSError:  # the database meets it as well, and explains it
+        except OSError:  # the database gets it as well, and explains it
             return
         if found is None:
             raise _gone(path)
@@ -156,7 +156,7 @@ class SqliteFile(FileGuard):
             found = os.stat(self._path)  # noqa: PTH116 path.stat() takes twice the time, and each commit waits for it
         except (FileNotFoundError, NotADirectoryError):
             raise _gone(self._path) from None
-        except OSError:  # the database meets it as well, and explains it
+        except OSError:  # the database gets it as well, and explains it
             return
         if self._unusable is not None:
             raise self._unusable()
@@ -182,7 +182,7 @@ class SqliteFile(FileGuard):
     def _refuse_that_of_parent(self) -> None:
         """Raise in a fork if the parent has the file open, before SQLite opens it here."""
         path = path_of(self._name or "")
-        with suppress(OSError):  # the database meets it as well, and explains it
+        with suppress(OSError):  # the database gets it as well, and explains it
             if not FILES_OF_PARENT.isdisjoint(_identities((path,))):
                 raise _of_parent(path)
 
@@ -223,7 +223,7 @@ def _warn_of_other_places(path: Path, identity: _Identity) -> None:
     warned.add(identity)
     try:
         seen, folder = path.stat(), path.parent.stat()
-    except OSError:  # the database meets it as well, and explains it
+    except OSError:  # the database gets it as well, and explains it
         return
     if seen.st_nlink > 1:
         logger.warning(_LINKED, path, seen.st_nlink)

@@ -1,7 +1,7 @@
 """Stages: tables that hold the rows of a data frame until one statement merges them into the read model.
 
 A stage that tasks fill belongs to one call of ``bulk.upsert``, so no other call can meet its rows; and of these only
-those count whose runs the call names, so it does not matter which runs of a task were broken off, or came twice. It is
+those count whose runs the call names, so it does not matter which runs of a task were interrupted, or repeated. It is
 dropped after the commit. Those of calls that were rolled back, or whose process was killed, are dropped by the next
 call of the same group, which holds the lock on the group's progress.
 
@@ -119,7 +119,7 @@ def stage_rows(database: Database, stage: Stage, run: str, tables: Iterable[Reco
 
 
 def _create(database: Database, stage: Stage) -> None:
-    """Create a stage; a task that does so at the same time may be the reason why it fails at first."""
+    """Create a stage; it may fail at first because another task creates it at the same time."""
     for again in (True, False):
         try:
             with database.writing() as connection:
@@ -182,7 +182,7 @@ class StagedMerge:
         Raises:
             BulkWriteError: OCQ-360, if the table takes no rows without a column that they leave out; OCQ-362, if two
                 rows have the same keys and ``add`` does not cover all other columns.
-            UnavailableError: OCQ-420, if rows that tasks have left are not to be seen.
+            UnavailableError: OCQ-420, if rows that tasks have stored are not visible.
             DBAPIError: As SQLAlchemy raises it.
         """
         target = self.target
@@ -261,7 +261,7 @@ class StagedMerge:
 
 
 def leftovers(connection: Connection, database: Database, group: str) -> list[Stage]:
-    """Return the stages of a group that there are, in a transaction that holds the lock on its progress.
+    """Return the existing stages of a group, in a transaction that holds the lock on its progress.
 
     They are those of earlier transactions: a later one begins when this one has ended.
     """
@@ -276,7 +276,7 @@ def leftovers(connection: Connection, database: Database, group: str) -> list[St
 
 
 def drop_stages(database: Database, stages: Sequence[Stage]) -> None:
-    """Drop stages, if they are there. What cannot be dropped is left to the next call of its group."""
+    """Drop stages, if they exist. What cannot be dropped is left to the next call of its group."""
     with suppress(DBAPIError, EventStoreError), database.reading(apart=True) as connection:
         for stage in stages:
             name = _quoted(connection.dialect.identifier_preparer, stage.schema, stage.name)

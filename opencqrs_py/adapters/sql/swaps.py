@@ -1,4 +1,4 @@
-"""Swaps: what takes the place of a live read model, and when it must not."""
+"""Swaps: what replaces a live read model, and when it must not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BusyError(Exception):
 
     Args:
         reason: Why.
-        fix: What helps if it stays so.
+        fix: What helps if this persists.
     """
 
     def __init__(self, reason: str, fix: str = "end long transactions on these tables") -> None:
@@ -81,49 +81,47 @@ def require_same_layout(group: str, live: Collection[Partition], shadow: Collect
 
 
 def require_building(swap: Swap, record: RebuildRecord) -> None:
-    """Refuse with OCQ-630 to swap what another process has swapped meanwhile; asked under the lock of the swap."""
+    """Refuse with OCQ-630 to swap what another process has swapped since; called under the lock of the swap."""
     if not (record.has_shadow and record.is_same(swap.rebuild)):
         raise ended_elsewhere(swap.group)
 
 
 def ended_elsewhere(group: str) -> RebuildError:
-    """Return that a rebuild cannot continue, since another process has completed it, given it up or begun it again."""
+    """Return the error for a rebuild that another process has completed, abandoned or begun again."""
     what = f"another process has ended the rebuild of group '{group}' meanwhile, or begun it again"
     return RebuildError("OCQ-630", what, f"group {group}", "opencqrs status --details shows its state")
 
 
 def changed_meanwhile(group: str, changed: Sequence[str]) -> RebuildError:
-    """Return that a shadow cannot be swapped, since what its tables depend on is not as it was when it began."""
+    """Return the error for a shadow whose dependencies have changed since it began."""
     what = f"{listed(changed)} changed since the rebuild of group '{group}' began"
     return RebuildError("OCQ-630", what, f"group {group}", f"opencqrs groups rebuild {group}, which begins again")
 
 
 def require_old(record: RebuildRecord) -> None:
-    """Refuse with OCQ-630 to put back what another process has put back, or dropped; asked under the same lock."""
+    """Refuse with OCQ-630 to restore what another process has restored, or dropped; called under the same lock."""
     if not record.keeps_old:
         what = f"no old tables of group '{record.group}' are kept"
         raise RebuildError("OCQ-630", what, f"group {record.group}", "there is nothing to undo")
 
 
 def refused_by_database(group: str, error: DBAPIError | sqlite3.Error) -> RebuildError:
-    """Return that tables are not swapped because of an error of the database, such as a name that is taken."""
+    """Return the error for a swap that the database refuses, for example because a name is taken."""
     what = f"the tables of group '{group}' cannot be swapped: {reason_of(error)}"
     fix = f"change that, and run the same command again; or opencqrs groups rebuild {group} --abort"
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
 def filled_since(group: str, tables: Sequence[str]) -> RebuildError:
-    """Return that a swap is not undone, since handlers would write again what they have written to tables that stay."""
-    what = f"{listed(tables)} had no rows when the tables of group '{group}' were swapped, and has some now, which stay"
-    what += ": the events since the swap would be handled again, and their rows there twice"
-    fix = (
-        "delete these rows if only this group writes them, and run the same command again; if it does not write there, "
-    )
-    return RebuildError("OCQ-630", what, f"group {group}", f"{fix}name it in rebuild.shared-tables")
+    """Return the error for an undo after which handlers would write again to tables that stay."""
+    what = f"{listed(tables)} had no rows when the tables of group '{group}' were swapped, but now has some, which stay"
+    what += ": the events since the swap would be handled again, and their rows stored twice"
+    fix = "delete these rows if only this group writes them, and run the command again; if it never writes there, name "
+    return RebuildError("OCQ-630", what, f"group {group}", f"{fix}it in rebuild.shared-tables")
 
 
 def old_gone(group: str, place: str) -> RebuildError:
-    """Return that the old tables of a group cannot be put back, since they were dropped by other means."""
+    """Return the error for old tables that cannot be restored because they were dropped by other means."""
     what = f"the old tables of group '{group}' are gone"
     return RebuildError("OCQ-630", what, place, f"opencqrs groups rebuild {group} --drop-old, and rebuild it")
 

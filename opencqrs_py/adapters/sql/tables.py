@@ -1,4 +1,4 @@
-"""The tables of this package: created at first use, and brought forward when an older package has made them."""
+"""The tables of this package: created at first use, and upgraded if an older package created them."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class SchemaError(EventStoreError):
 
 
 def prepare(database: Database, table: Table) -> None:
-    """See that ``table`` is there in the version that this package knows; harmless when several processes do it.
+    """Make sure that ``table`` exists in the version that this package knows; several processes may do so at once.
 
     If it is, that takes one statement, for a log two on MariaDB and three on PostgreSQL, and waits for no writer.
 
@@ -252,7 +252,7 @@ def prepare(database: Database, table: Table) -> None:
 
 
 def see_that_it_exists(database: Database, table: Table) -> None:
-    """Refuse a database without ``table``, for a program that only reads: it may be another one than was meant.
+    """Refuse a database without ``table``, for a program that only reads: it may be the wrong one.
 
     Raises:
         EventStoreError: OCQ-327, if the table is missing.
@@ -266,7 +266,7 @@ def see_that_it_exists(database: Database, table: Table) -> None:
 
 
 def _see_that_rows_show(database: Database) -> None:
-    """Refuse a log all of whose events are hidden from the user: it would look empty, and groups caught up with it."""
+    """Refuse a log whose events are all hidden from the user: it would look empty, and groups caught up."""
     statement = database.dialect.find_hidden(database)
     if statement and database.fetch(statement):
         what = f"row level security hides all rows of {EVENTS.name} from this user: no policy lets it select any"
@@ -275,7 +275,7 @@ def _see_that_rows_show(database: Database) -> None:
 
 
 def _see_to_turns(database: Database) -> None:
-    """Have other programs that add events take turns again, if a backup of the tables alone was restored.
+    """Have other programs that add events take the append lock again, after a backup of only the tables was restored.
 
     Have positions continue after the newest one, too, if rows were copied and their sequence was not.
     """
@@ -315,8 +315,8 @@ def _version(database: Database, connection: Connection, table: Table) -> int | 
 def _bring_forward(database: Database, table: Table) -> int:
     """Take the steps that are missing, and record the version.
 
-    It is one transaction, but not on MariaDB: there each statement counts at once. What was broken off half-way is
-    done again there, so every step leaves alone what it finds done.
+    It is one transaction, but not on MariaDB: there each statement counts at once. Interrupted steps are repeated
+    there, so every step skips what is already done.
     """
     with database.explained(), database.dialect.change_lock(database) as connection:
         _create_schema(database, connection)
