@@ -661,7 +661,7 @@ def test_a_missing_table_is_named_with_the_existing_ones(database: Database, kin
     with pytest.raises(EventStoreError) as caught:
         MappedEventSource(database, MAPPING).head()
     assert str(caught.value) == (
-        "[OCQ-313] there is no table 'Stored Events'; there is one, two, v\n"
+        "[OCQ-313] there is no table 'Stored Events'; the tables are: one, two, v\n"
         f"  where: {database.label}\n"
         "  fix:   fix event-store.mapping.table"
     )

@@ -161,7 +161,7 @@ class History:
             if last < len(self._digests) and self._digests[last].startswith(steps[start : start + _STEP_LENGTH]):
                 continue
             which = f"file {first + 1:,}" if step == 1 else f"one of the files {first + 1:,} to {last:,}"
-            now = f"file {first + 1:,} is now {_shown(there[first])}" if first < len(there) else "it is gone"
+            now = f"file {first + 1:,} is {_shown(there[first])} now" if first < len(there) else "it is gone"
             return f"{which} of the log (without empty ones) is not the one that was read; {now}"
         return ""
 
