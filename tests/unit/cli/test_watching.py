@@ -73,9 +73,7 @@ def test_the_duration_of_an_update_shortens_the_pause_after_it(screen):
 
 def test_an_outage_is_reported_once_and_watching_continues(screen):
     watched(Display(), OUTAGE, OUTAGE, 10, OUTAGE)
-    said = (
-        "yellow: nothing can be shown: [OCQ-304] the database does not answer, postgresql://host/db; trying again"
-    )
+    said = "yellow: nothing can be shown: [OCQ-304] the database does not answer, postgresql://host/db; trying again"
     assert screen.getvalue().count(said) == 2
     assert "books" in screen.getvalue()
 
