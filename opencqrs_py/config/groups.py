@@ -285,7 +285,7 @@ class GroupSettings(InheritedSection):
     fetch: FetchSettings = setting(FetchSettings(), "Which events are read.")
     life_cycle: LifeCycleSettings = setting(LifeCycleSettings(), "When and how often the group runs.")
     progress: ProgressSettings = setting(ProgressSettings(), "Where the progress is kept.")
-    sequence: SequenceSettings = setting(SequenceSettings(), "What is handled in order.")
+    sequence: SequenceSettings = setting(SequenceSettings(), "Which events are handled in order.")
     retry: RetrySettings = setting(RetrySettings(), "What happens when an event fails.")
     park: ParkSettings = setting(ParkSettings(), "What waits in the inbox.")
     schedule: ScheduleSettings = setting(ScheduleSettings(), "When a scheduled group handles what waits.")
