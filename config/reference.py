@@ -67,7 +67,7 @@ _VALUES = """\
 | --- | --- |
 | true or false | `true` or `false`; also `yes`, `no`, `on`, `off`, `1`, `0` |
 | whole number | digits, without a leading zero: `017` could be octal and is refused |
-| number | digits, with a point if need be: `1.5` |
+| number | digits, with a point if necessary: `1.5` |
 | duration | with units (`2s`, `500ms`, `1m30s`; d, h, m, s, ms, us, ns) or in ISO-8601 (`PT10S`) |
 | no limit | `infinite`, where it is allowed; also `unlimited`, `inf` |
 | one of several words | in every spelling: `per_subject`, `per-subject`, `perSubject`, `PER_SUBJECT` |

@@ -194,7 +194,7 @@ def interrupts_reach_programs() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_servers() -> Iterator[None]:
-    """Lets a process of tests stand still in a short transaction for as long as a busy machine makes it."""
+    """Lets a process of tests pause in a short transaction for as long as a busy machine makes it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Dialect, "standing_seconds", 120.0)
         yield

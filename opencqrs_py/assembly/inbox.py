@@ -271,7 +271,7 @@ class InboxControl:
     def pause(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
         """Have pending and retrying events wait for a person, with those after them.
 
-        Events with a time of expiry keep it, and expire all the same.
+        Events with a time of expiry keep it, and still expire.
 
         Raises:
             AssemblyError, InboxError: As ``retry``; OCQ-605 also if none of those that match is pending or retrying.
@@ -320,7 +320,7 @@ class InboxControl:
     def set_attempts(self, which: InboxFilter, attempts: int, *, dry_run: bool = False) -> list[InboxStep]:
         """Set how many attempts of ``park.retry`` events have used; 0 restores all of them.
 
-        An event whose attempts were exhausted waits for ``retry`` all the same.
+        An event whose attempts were exhausted still waits for ``retry``.
 
         Raises:
             AssemblyError, InboxError: As ``retry``.

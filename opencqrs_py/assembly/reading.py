@@ -121,7 +121,7 @@ def sequencing_of(
 ) -> Sequencing:
     """Return what the group handles in order.
 
-    In a scheduled group its ``@batch_key`` function takes the place of what settings say.
+    In a scheduled group its ``@batch_key`` function replaces the settings.
 
     Raises:
         AssemblyError: OCQ-610, if a group that is not scheduled has a batch key or a filter, or a group two batch keys;

@@ -30,7 +30,7 @@ class Reach:
     """How far the rebuild of a group is.
 
     If handlers are left out of the rebuild, such as one that sends mail, the live group calls them. An event that the
-    rebuild alone had handled would never come to them, since the progress of the rebuild takes the place of the live
+    rebuild alone had handled would never come to them, since the progress of the rebuild replaces the live
     one. So then the rebuild follows the live group, and is swapped where no event lies between both.
 
     Attributes:

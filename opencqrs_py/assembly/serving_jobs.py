@@ -102,5 +102,5 @@ def _line_of(error: JobError) -> str:
 
 
 def _unavailable(reason: str, *, asks: bool) -> Answer:
-    more = "; the run may be recorded all the same, so send it again with the same Idempotency-Key" if asks else ""
+    more = "; the run may be recorded nevertheless, so send it again with the same Idempotency-Key" if asks else ""
     return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"unavailable: {reason}{more}", Retry_After="1")

@@ -256,7 +256,7 @@ def _warn_of_attempts(groups: Mapping[str, Mapping[LeafName, Inherited]], merged
 
 
 def _is_endless(chosen: Mapping[LeafName, Inherited]) -> bool:
-    """Return whether a group tries an event again without end although no setting demands it."""
+    """Return whether a group retries an event endlessly although no setting demands it."""
     policy = chosen["retry", "policy"].value
     if chosen["processing", "mode"].value is Mode.SCHEDULED or chosen["retry", "max_attempts"].is_given:
         return False

@@ -47,7 +47,7 @@ _VARIABLE_FIX = "write OPENCQRS and the names of a setting with __ between them,
 _LONGEST_SHOWN = 60
 _NO_BOOL = ("it is neither true nor false", "write true or false")
 _NO_WHOLE = ("it is not a whole number", "write digits only, like 4")
-_NO_NUMBER = ("it is not a number", "write digits, with a point if need be, like 1.5")
+_NO_NUMBER = ("it is not a number", "write digits, with a point if necessary, like 1.5")
 _NO_SECTION = ("it is not a section", "write settings below it")
 _PLAIN = {
     "bool_parsing": _NO_BOOL,

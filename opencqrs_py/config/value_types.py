@@ -235,7 +235,7 @@ def _whole(value: object) -> object:
 def _finite(value: float) -> float:
     if math.isfinite(value):
         return value
-    raise refusal("it is not a finite number", "write digits, with a point if need be, like 1.5")
+    raise refusal("it is not a finite number", "write digits, with a point if necessary, like 1.5")
 
 
 def _attempts(value: object, *, least: int = 0) -> int | None:

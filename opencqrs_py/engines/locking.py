@@ -32,7 +32,7 @@ _Failures: TypeAlias = dict[tuple[str, str], list[GroupPartition]]  # by the mes
 
 @dataclass(frozen=True, slots=True)
 class LockedGroup:
-    """A group whose partitions are led by locks.
+    """A group whose partitions are assigned by locks.
 
     Attributes:
         partitions: All its partitions.

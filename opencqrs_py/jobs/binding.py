@@ -65,7 +65,7 @@ class BoundJob:
 
 
 class NoTransaction:
-    """Takes the place of the transaction for a function that does not ask for one."""
+    """Replaces the transaction for a function that does not ask for one."""
 
     @property
     def connection(self) -> NoReturn:

@@ -114,7 +114,7 @@ class ScheduleRule:
         mode: What a failing event means for its batch.
         size: Most events of a sequence in a tick; ``None``: all.
         order: In which order the events of a batch are handled.
-        key: Returns the sort key of an event, which takes the place of ``order``; ``None`` for none.
+        key: Returns the sort key of an event, which replaces ``order``; ``None`` for none.
         fetch_size: Most events read at once; only a longer sequence is cut by it.
         grace_seconds: How long after an event's arrival its failures do not count: it is tried at each tick.
         expires_seconds: How long after its arrival an event is tried; then it is removed.

@@ -157,7 +157,7 @@ class OpenedFrames(EventFrames):
         self._in_rebuild = True
 
     def require_read(self) -> None:
-        """Read the events of the data frames that the handler has not read, so that no unreadable event is passed over.
+        """Read the events of the data frames that the handler has not read, so that no unreadable event is skipped.
 
         Called when the handler has ended without an error: it may have caught one of our errors.
         """

@@ -10,7 +10,7 @@ from opencqrs_py.processing.ports import Clock
 
 
 class FakeClock(Clock):
-    """Time that stands still until it is moved; ``start`` is the time of day at the beginning."""
+    """Time that stands until it is moved; ``start`` is the time of day at the beginning."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start

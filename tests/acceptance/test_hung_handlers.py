@@ -1,4 +1,4 @@
-"""A handler that never returns: it is warned of, and given up where a timeout is set."""
+"""A handler that never returns: it causes a warning, and is abandoned where a timeout is set."""
 
 from __future__ import annotations
 

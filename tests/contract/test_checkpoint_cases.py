@@ -152,7 +152,7 @@ def test_1c_release_failing_participant(tracker: Counting, failing: Any, caplog:
     board = Board(released=failing)
     world = released(tracker, 10, board, Board())
     assert (world.stored(), tracker.stores) == (0, [])
-    assert tracker.statuses()[0].state is ProcessorState.STOPPED  # H8: released all the same
+    assert tracker.statuses()[0].state is ProcessorState.STOPPED  # H8: released nevertheless
     assert "Board could not flush" in caplog.text
     assert "events after the stored position are repeated" in caplog.text
     assert (failures(world.seen), "when it is assigned again" in caplog.text) == (["OCQ-646"], True)

@@ -144,7 +144,7 @@ def test_a_connection_lost_before_any_statement_is_an_outage_and_the_call_can_be
 def test_returning_a_lost_connection_logs_no_traceback_of_the_pool(
     database: Database, cutter: Cutter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever used it has the error, or did not need it any more."""
+    """Its user has the error, or no longer needs it."""
     with database.engine.connect() as connection:
         connection.connection.cursor().execute("SELECT 1")
         cutter.cut(session_of(connection))

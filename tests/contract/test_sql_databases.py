@@ -302,7 +302,7 @@ def test_a_failed_statement_whose_error_was_caught_is_not_a_success(
 def test_a_transaction_ended_by_a_handler_is_not_an_outage_whatever_it_catches(
     transactions: DatabaseTransactions, written: ReadModel, *, guarded: bool
 ) -> None:
-    """An outage would be retried without end."""
+    """An outage would be retried endlessly."""
 
     def handle(unit: UnitOfWork) -> None:
         written.write(unit, "before")

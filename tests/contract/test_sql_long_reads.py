@@ -1,4 +1,4 @@
-"""Long reads and writers of the same process: on SQLite they keep out of each other's way, and never wait for ever."""
+"""Long reads and writers of the same process: on SQLite they keep out of each other's way, and never wait forever."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ def test_a_trigger_left_on_the_previous_table_is_reported_missing(
 def test_positions_continue_after_rows_copied_without_their_sequence(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
-    """Otherwise an event takes the place of one that is gone, and groups that have passed it never see it."""
+    """Otherwise an event replaces one that was removed, and groups that have passed it never see it."""
     running = SqlEventStore(database)
     running.append([event(name) for name in "abcd"])
     with database.writing() as connection:

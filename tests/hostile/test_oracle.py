@@ -36,7 +36,7 @@ def test_a_stop_before_the_event_with_a_report_is_correct() -> None:
         (replace(RIGHT, rows=[*ROWS, (99, "")]), "wrong 99"),
         (replace(RIGHT, rows=ROWS[:4], stored=4), "it ended at 4 of 12"),
         (replace(RIGHT, stored=4), "ahead of the progress 5, 6, 7, 8, 9, 10, 11, 12"),
-        (replace(RIGHT, skipped=(5,)), "given up, and yet written 5"),
+        (replace(RIGHT, skipped=(5,)), "skipped, and yet written 5"),
     ],
 )
 def test_a_fault_without_a_message_is_wrong_and_silent(found: Found, fault: str) -> None:

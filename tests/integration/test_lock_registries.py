@@ -1,4 +1,4 @@
-"""Groups that are led by locks of a registry in the project's container, on both engines."""
+"""Groups that use locks of a registry in the project's container, on both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project folder: which modules are imported or passed over, and what is reported about both."""
+"""A project folder: which modules are imported or skipped, and what is reported about both."""
 
 from __future__ import annotations
 

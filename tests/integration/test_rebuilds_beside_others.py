@@ -555,7 +555,7 @@ def test_a_rebuild_that_begins_while_another_begins_says_so(
 ) -> None:
     with wrong.application() as application, wrong.application() as other:
         _before_it_opens(monkeypatch, lambda: other.rebuilds.compare("catalog"))
-        if kind == "sqlite":  # where the new file takes the place of the other one
+        if kind == "sqlite":  # where the new file replaces the other one
             application.rebuilds.rebuild("catalog")
         else:
             with pytest.raises(RebuildError, match=r"another process has ended the rebuild of group 'catalog'"):

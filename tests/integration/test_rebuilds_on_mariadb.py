@@ -182,7 +182,7 @@ def test_a_default_uses_the_sequence_swapped_with_its_table(
 
 
 def times_out(shadows: MariaDbShadows, *_: Any) -> None:
-    """Wait in vain for a lock."""
+    """Wait for a lock until the timeout."""
     with shadows._database.writing() as connection:
         connection.exec_driver_sql("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205, MESSAGE_TEXT = 'Lock wait timeout'")
 

@@ -100,7 +100,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 class Library:
-    """A project with a scheduled group on a database, and a clock that stands still."""
+    """A project with a scheduled group on a database, and a clock that stands."""
 
     def __init__(self, module: ModuleType, url: str, folder: Path, **settings: str) -> None:
         self.module = module

@@ -100,7 +100,7 @@ def make_and_wait(*arguments):
     return made
 
 SparkContext._initialize_context = make_and_wait
-sessions = Sessions(SessionSettings(master="local[1]", name="given up"))
+sessions = Sessions(SessionSettings(master="local[1]", name="abandoned"))
 sessions.begin(lambda _: None)
 there.wait()
 sessions.close(patience=0)

@@ -22,7 +22,34 @@ WORDS = {
     r"\bis told\b": "is notified, gets an error",
     r"(?<!\bthere )\b(is|are|was|were) no (?!longer\b|more\b|such position\b)[a-z{]": "is not a",
     r'"""Say\b': "Return whether, report",
+    r"\bwithout a word\b|\bin silence\b": "silently, without a message",
+    r"\bfor good\b": "permanently",
+    r"\bfor ever\b|\bwithout end\b": "forever, endlessly",
+    r"\b(whoever|somebody)\b": "a caller, another process",
+    r"\bonce more\b": "again",
+    r"\ball the same\b": "nevertheless, still",
+    r"\b(is|are|was|were) given up\b": "is abandoned",
+    r"\b(is|are) taken for\b": "is treated as, is mistaken for",
+    r"\btakes? the place of\b": "replaces",
+    r"\b(stands?|stood) still\b": "makes no progress, pauses",
+    r"\bin vain\b": "without success, until the timeout",
+    r"\bneed be\b": "if necessary",
+    r"\bled by (leases|locks)\b": "uses leases, uses locks",
+    r"\btype the (command|same) again\b": "run the command again",
 }
+
+IN_NAMES = {
+    **{word: better for word, better in WORDS.items() if word.startswith(r"\b")},
+    r"\b(who|whom|nobody)\b(?! (cancelled|made) it)": "a caller, another process, no handler",
+    r"\b(is|are) told\b": "is reported, is notified",
+    r"\bgo on\b": "continue",
+    r"\bat work\b": "active",
+    r"\bof ones own\b": "your own, user-defined",
+    r"^test (nor|so does|what can|what has)\b": "a name that needs no other test to be understood",
+}
+"""What the names of tests do without, with blanks for underscores."""
+
+NAME = re.compile(r"^ *def (test_\w+)", re.MULTILINE)
 
 TEXTS = sorted(
     file
@@ -41,6 +68,17 @@ def test_discouraged_words_are_not_used(word: str) -> None:
         for file in TEXTS
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(word, line, re.IGNORECASE)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("word", IN_NAMES)
+def test_names_of_tests_use_plain_words(word: str) -> None:
+    found = [
+        f"{file.relative_to(ROOT)}: {name} (write {IN_NAMES[word]!r})"
+        for file in (*ROOT.glob("tests/**/*.py"), *ROOT.glob("opencqrs_py/testing/contracts/*.py"))
+        for name in NAME.findall(file.read_text(encoding="utf-8"))
+        if re.search(word, name.replace("_", " "))
     ]
     assert found == []
 

@@ -639,7 +639,7 @@ class Dialect(ABC):
         """Let claims of a group follow each other, and lock the rows of the partitions, with a bounded wait.
 
         Raises:
-            DBAPIError: If a lock was waited for in vain; see ``is_lock_timeout``.
+            DBAPIError: If a lock was not available in time; see ``is_lock_timeout``.
         """
 
     def lock_rows(

@@ -315,7 +315,7 @@ class MariaDbDialect(Dialect):
     def find_turns(self, database: Database) -> str:
         """Find the trigger, or that the user has no privilege of its own to create it: others do not see triggers.
 
-        A dump can leave triggers out, and where a copy takes the place of the table they stay with the old one.
+        A dump can leave triggers out, and where a copy replaces the table they stay with the old one.
         """
         schema = "DATABASE()" if database.schema is None else f"'{database.schema}'"
         return _FIND_TURNS.format(table=EVENTS.name, schema=schema)

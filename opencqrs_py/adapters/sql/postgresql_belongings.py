@@ -58,7 +58,7 @@ Access = frozenset[tuple[str, str, bool, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a table that takes the place of another one takes over from it.
+    """What a table takes over from the one that it replaces.
 
     Attributes:
         owner: The role to which it belongs.

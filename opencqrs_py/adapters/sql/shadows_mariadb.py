@@ -333,7 +333,7 @@ class MariaDbShadows(Shadows):
         return {partition: cursor.stored for partition, cursor in again.items()}
 
     def _fence(self, swap: Swap) -> list[ShadowTable]:
-        """Have both groups stand still where they are equal, and record what is about to happen."""
+        """Have both groups wait where they are equal, and record what is about to happen."""
         group = swap.group
         shadow, old = self._place("shadow", group), self._place("old", group)
         with self._database.writing() as connection:

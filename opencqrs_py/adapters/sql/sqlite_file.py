@@ -122,7 +122,7 @@ class SqliteFile(FileGuard):
         self._path = path_of(self._name)  # by its own name, a link that leads to another file later is noticed, too
         self._beside = tuple(Path(resolved + suffix) for suffix in _BESIDE)
         (self._identity,) = _identities((self._path,)) if resolved else (None,)
-        if self._identity is None:  # a database in memory, which may have a name all the same
+        if self._identity is None:  # a database in memory, which may have a name nevertheless
             self._name = None
         else:
             self.identity = _text_of(self._identity)
@@ -270,7 +270,7 @@ def _of_parent(path: Path) -> DatabaseFileError:
 
 
 def make_with_rights_of(live: Path, file: Path) -> None:
-    """Make an empty file beside a database, if there is none, that nobody may read or write who may not do so there.
+    """Make an empty file beside a database, if there is none, with no more permissions than the database has.
 
     SQLite does the same with the files that it keeps beside a database; any other that it makes, all may read as far as
     the process's umask says.

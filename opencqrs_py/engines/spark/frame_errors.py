@@ -35,7 +35,7 @@ STAGE = "store rows in a table"
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _WorkerFailure:
     """A worker's report of an error: the event's position if an event caused it, what it is, and the failed action."""
 
     position: int | None
@@ -48,7 +48,7 @@ class _Told:
     action: str = READ
 
 
-_TOLD = TypeAdapter(_Told)
+_FAILURE = TypeAdapter(_WorkerFailure)
 
 
 class SparkJobError(Exception):
@@ -70,15 +70,15 @@ class RangeFailedError(Exception):
     """A part of a range cannot be read, or rows cannot be written; its text is one line of JSON."""
 
 
-_TOLD_LINE = re.compile(rf"^(?:\w+\.)*{RangeFailedError.__name__}: (\{{.*\}})\s*$", re.MULTILINE)
+_FAILURE_LINE = re.compile(rf"^(?:\w+\.)*{RangeFailedError.__name__}: (\{{.*\}})\s*$", re.MULTILINE)
 
 
 def raised_for(error: Exception, processing: GroupProcessing | None, action: str = READ) -> RangeFailedError:
     """Return what a worker raises for an error, with its reason; ``processing`` says whether it is an outage."""
-    return RangeFailedError(_TOLD.dump_json(_told(error, processing, action)).decode())
+    return RangeFailedError(_FAILURE.dump_json(_failure(error, processing, action)).decode())
 
 
-def _told(error: Exception, processing: GroupProcessing | None, action: str) -> _Told:
+def _failure(error: Exception, processing: GroupProcessing | None, action: str) -> _WorkerFailure:
     position = error.position if isinstance(error, EventOfRangeError) else None
     cause: BaseException = error.error if isinstance(error, EventOfRangeError) else error
     reasons = [each for each in (cause, cause.__cause__) if each is not None]
@@ -86,8 +86,10 @@ def _told(error: Exception, processing: GroupProcessing | None, action: str) -> 
         processing is not None and any(_is_outage(processing, reason) for reason in reasons)
     )
     if isinstance(cause, ExplainedError):
-        return _Told(position, outage, type(cause).__name__, cause.code, cause.what, cause.where, cause.fix, action)
-    return _Told(position, outage, "", "", one_line(cause), "", "", action)
+        return _WorkerFailure(
+            position, outage, type(cause).__name__, cause.code, cause.what, cause.where, cause.fix, action
+        )
+    return _WorkerFailure(position, outage, "", "", one_line(cause), "", "", action)
 
 
 def _is_outage(processing: GroupProcessing, error: BaseException) -> bool:
@@ -99,11 +101,11 @@ def worker_error(error: BaseException) -> BaseException | None:
 
     The handler may have raised its own error because of it.
     """
-    told = next((told for each in _chained(error) if (told := _told_by_worker(each)) is not None), None)
-    if told is None:
+    failure = next((failure for each in _chained(error) if (failure := _failure_of_worker(each)) is not None), None)
+    if failure is None:
         return None
-    cause = _rebuilt(told)
-    return cause if told.position is None or told.outage else EventOfRangeError(told.position, cause)
+    cause = _rebuilt(failure)
+    return cause if failure.position is None or failure.outage else EventOfRangeError(failure.position, cause)
 
 
 def _chained(error: BaseException) -> Iterator[BaseException]:
@@ -116,22 +118,22 @@ def _chained(error: BaseException) -> Iterator[BaseException]:
         following = following.__context__ if following.__cause__ is None else following.__cause__
 
 
-def _told_by_worker(error: BaseException) -> _Told | None:
+def _failure_of_worker(error: BaseException) -> _WorkerFailure | None:
     if isinstance(error, Py4JJavaError):  # of rows that come one by one: it is among the causes
         with suppress(Py4JError, OSError):  # the JVM, which has the text, may be gone
-            lines = _TOLD_LINE.findall(str(error))
-            return _TOLD.validate_json(lines[-1]) if lines else None
+            lines = _FAILURE_LINE.findall(str(error))
+            return _FAILURE.validate_json(lines[-1]) if lines else None
     if not isinstance(error, PythonException):
         return None
     _, found, line = raised_last(error.getMessage() or "").partition(f"{RangeFailedError.__name__}: ")
-    return _TOLD.validate_json(line) if found else None
+    return _FAILURE.validate_json(line) if found else None
 
 
-def _rebuilt(told: _Told) -> BaseException:
+def _rebuilt(failure: _WorkerFailure) -> BaseException:
     """Return the error of a worker."""
-    if told.outage:
-        return UnavailableError("OCQ-420", f"a task on Spark could not {told.action}: {told.what}")
-    kind = getattr(errors, told.kind, None)
+    if failure.outage:
+        return UnavailableError("OCQ-420", f"a task on Spark could not {failure.action}: {failure.what}")
+    kind = getattr(errors, failure.kind, None)
     if isinstance(kind, type) and issubclass(kind, ExplainedError):
-        return kind(told.code, told.what, told.where, told.fix)
-    return ProjectCodeError("OCQ-217", f"a task on Spark could not {told.action}: {told.what}")
+        return kind(failure.code, failure.what, failure.where, failure.fix)
+    return ProjectCodeError("OCQ-217", f"a task on Spark could not {failure.action}: {failure.what}")

@@ -144,7 +144,7 @@ _RAISED = {
     "no error at all": "raise 7",
     "a warning": "raise UserWarning('mine')",
     "an error of this package": "raise TransientError('mine')",
-    "an error of this package, for good": "raise NonTransientError('mine')",
+    "a permanent error of this package": "raise NonTransientError('mine')",
     "an error that looks like a lost claim": "raise errors.FencedError('mine')",
     "an error that looks like an undecodable event": "raise errors.EventFormatError('OCQ-211', 'mine', 'here')",
     "an error that looks like one of assembly": "raise errors.AssemblyError('OCQ-508', 'mine', 'here')",
@@ -185,7 +185,7 @@ def _attacks() -> list[Attack]:
     given_up = [
         replace(
             attack,
-            name=f"{attack.name}, and the event is given up",
+            name=f"{attack.name}, and the event is abandoned",
             settings={"retry.on-exhausted": "skip", "retry.max-attempts": 1},
             ends=(*attack.ends, End.SKIPPED),
         )

@@ -48,7 +48,7 @@ _PROVIDERS = (
     _provider(
         "raises an outage of the database", "True", "raise exc.OperationalError('x', {}, OSError('y'))", (End.STOPPED,)
     ),
-    _provider("raises for good", "True", "raise NonTransientError('mine')", (End.STOPPED,)),
+    _provider("raises a permanent error", "True", "raise NonTransientError('mine')", (End.STOPPED,)),
     _provider(
         "raises what has no text",
         "True",

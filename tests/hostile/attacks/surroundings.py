@@ -55,7 +55,7 @@ _CHANGING = tuple(
 
 _AFTER_COMMIT = {
     "raises": "after_commit(lambda: 1 / 0)",
-    "raises for good": "after_commit(lambda: (_ for _ in ()).throw(NonTransientError('mine')))",
+    "raises a permanent error": "after_commit(lambda: (_ for _ in ()).throw(NonTransientError('mine')))",
     "exits": "after_commit(sys.exit)",
     "panics": "after_commit(lambda: (_ for _ in ()).throw(Panic('mine')))",
     "has no text": "after_commit(lambda: (_ for _ in ()).throw(NoText()))",

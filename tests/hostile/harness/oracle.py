@@ -126,7 +126,7 @@ def _model_faults(found: Found, *, repeats: bool, ahead: bool) -> list[str]:
     done = set(range(1, found.stored + 1)) - set(found.skipped)
     faults.note("lost", (position for position in done if not counts[position]))
     faults.note("wrong", {position for position, what in found.rows if expected.get(position) != what})
-    faults.note("given up, and yet written", (position for position in found.skipped if counts[position]))
+    faults.note("skipped, and yet written", (position for position in found.skipped if counts[position]))
     if not repeats:
         faults.note("doubled", (position for position, count in counts.items() if count > 1))
     if not repeats and not ahead:

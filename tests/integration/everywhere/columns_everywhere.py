@@ -41,7 +41,7 @@ def paid(payments: pa.Table, connection: Connection) -> None:
     bulk.upsert(connection, "rates", payments.select(["position", "rate"]), keys="position")
     if UNLUCKY in payments["amount"].to_pylist() and not NOTE.exists():
         NOTE.touch()
-        raise ValueError("once more")
+        raise ValueError("again")
 
 
 @event_handling("volume", types=["pa*"])

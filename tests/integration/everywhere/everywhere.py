@@ -166,7 +166,7 @@ def _looking(group: str) -> None:
             check(given, raw, metadata)
             write(connection, group, raw.position, metadata["tenant"])
             if raw.position in FAILING and first(f"{group}-{raw.position}"):
-                raise ValueError("once more")
+                raise ValueError("again")
 
 
 def _given(group: str, annotation: Any) -> None:
@@ -249,7 +249,7 @@ def _spread(name: str, resolver: Any) -> None:
     @handles(group, "lent")
     def note(raw: Event, connection: Connection, context: ProcessingContext) -> None:
         if raw.position in FAILING and first(f"{group}-{raw.position}"):
-            raise ValueError("once more")
+            raise ValueError("again")
         write(connection, group, raw.position, str(context.partition))
 
     _given(f"given-by-{name}", list[Mutable])

@@ -41,7 +41,7 @@ def paid(payments: DataFrame, connection: Connection) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if not (HERE / "failed").exists():
             (HERE / "failed").touch()
-            raise ValueError("once more")
+            raise ValueError("again")
 
 
 @dataframe_handler("lake")

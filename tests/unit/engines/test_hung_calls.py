@@ -414,7 +414,7 @@ def test_slow_calls_after_the_commit_are_logged_and_never_abandoned(
 
 
 def _unexpected(*_: object) -> None:
-    pytest.fail("a call was given up")
+    pytest.fail("a call was abandoned")
 
 
 # In a worker of Spark

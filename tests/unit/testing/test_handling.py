@@ -539,7 +539,7 @@ def test_waits_can_be_stepped_through() -> None:
     test.handle().expect_attempts(1, 62)
 
 
-def test_a_retry_without_waits_and_without_end_fails_the_test() -> None:
+def test_an_endless_retry_without_waits_fails_the_test() -> None:
     test = HandlerTest(tables, lend, retry=FixedBackOff(0)).given(Lent("1", "nobody"))
     with pytest.raises(AssertionError, match="was tried 1000 times: set max_attempts in retry"):
         test.handle()
