@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from opencqrs_py.model.replay import Reset
     from opencqrs_py.model.upcast import Upcast
     from opencqrs_py.processing.after_commit import AfterCommit
-    from opencqrs_py.processing.checkpoints import CheckpointTrigger
+    from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
+    from opencqrs_py.processing.checkpoints.participation import CheckpointParticipant
     from opencqrs_py.processing.decorators import (
         around_event,
         around_handler,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     )
     from opencqrs_py.processing.definitions import EventHandlerDefinition
     from opencqrs_py.processing.notices import Observer
-    from opencqrs_py.processing.participation import CheckpointParticipant
     from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
     from opencqrs_py.processing.sequence_resolvers import (
         NoSequence,
@@ -116,8 +116,8 @@ __all__ = [
 _HOMES = {
     "AfterCommit": "processing.after_commit",
     "Application": "assembly.application",
-    "CheckpointParticipant": "processing.participation",
-    "CheckpointTrigger": "processing.checkpoints",
+    "CheckpointParticipant": "processing.checkpoints.participation",
+    "CheckpointTrigger": "processing.checkpoints.checkpoints",
     "ControllerRegistration": "assembly.registration",
     "Database": "adapters.sql",
     "Event": "model.event",

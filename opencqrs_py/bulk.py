@@ -7,6 +7,6 @@ For handlers that take columns or lists::
     bulk.upsert(connection, "loans", rows, keys="isbn", add="loans")
 """
 
-from opencqrs_py.adapters.sql.bulk import upsert
+from opencqrs_py.adapters.sql.bulk.bulk import upsert
 
 __all__ = ["upsert"]

@@ -25,7 +25,7 @@ from support.sqlite import warn_of_unclosed_connections
 from support.zygote import Zygote, running_zygote
 
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
 from opencqrs_py.model.masking import forget
 
 FreshUrl = Callable[[str], str]

@@ -21,10 +21,10 @@ from opencqrs_py.assembly.blueprint import (
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
 from opencqrs_py.assembly.databases import NewDatabases, database_rule, missing_files, take_new_tables
 from opencqrs_py.assembly.decisions import decisions, discovery_decisions
+from opencqrs_py.assembly.discovery.project import Scan, read_project, sources_line
 from opencqrs_py.assembly.group_names import groups_named, names_given
-from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
+from opencqrs_py.assembly.jobs.events import event_triggers, events_of, group_of
 from opencqrs_py.assembly.lifecycle import DONE_PATIENCE, STOP_PATIENCE, Lifecycle
-from opencqrs_py.assembly.project import Scan, read_project, sources_line
 from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.status import GroupStatus, RunResult
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.awaiting import Watched
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.assembly.control import Control
-    from opencqrs_py.assembly.discovered import Discovered
+    from opencqrs_py.assembly.discovery.discovered import Discovered
     from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.inbox import InboxControl
-    from opencqrs_py.assembly.job_assembly import JobAssembly
-    from opencqrs_py.assembly.job_events import JobEvents
-    from opencqrs_py.assembly.job_health import JobHealth
-    from opencqrs_py.assembly.jobs import Jobs
+    from opencqrs_py.assembly.jobs.events import JobEvents
+    from opencqrs_py.assembly.jobs.health import JobHealth
+    from opencqrs_py.assembly.jobs.jobs import Jobs
+    from opencqrs_py.assembly.jobs.parts import JobAssembly
     from opencqrs_py.assembly.launch import Launch
     from opencqrs_py.assembly.layouts import Layouts
     from opencqrs_py.assembly.overview import Overview
-    from opencqrs_py.assembly.rebuilds import Rebuilds
+    from opencqrs_py.assembly.rebuilds.rebuilds import Rebuilds
     from opencqrs_py.assembly.resets import Resets
     from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.config import LifeCycleSettings
@@ -515,7 +515,7 @@ class Application:
             return ()
         if not self.blueprint.discover().jobs:
             return ()
-        from opencqrs_py.assembly.job_health import judged_job  # noqa: PLC0415 loads SQLAlchemy
+        from opencqrs_py.assembly.jobs.health import judged_job  # noqa: PLC0415 loads SQLAlchemy
 
         shared = self._runner() is None and self.container.control_store() is not None
         overdue_after = self.configuration.settings.health.stalled_after
@@ -627,7 +627,7 @@ class Application:
         runner = self._runner()
         if runner is not None:
             return self.jobs.run_here(runner, name, ids, timeout)
-        from opencqrs_py.assembly.job_company import alone  # noqa: PLC0415 loads SQLAlchemy
+        from opencqrs_py.assembly.jobs.company import alone  # noqa: PLC0415 loads SQLAlchemy
 
         is_open = self._life.spark.in_use  # by groups that run in this process
         jobs, parts = self.jobs, self._job_assembly().parts(only=name)
@@ -647,7 +647,7 @@ class Application:
         return processors.jobs if processors is not None else None
 
     def _job_assembly(self, *, verbose: bool = False) -> JobAssembly:
-        from opencqrs_py.assembly.job_assembly import JobAssembly  # noqa: PLC0415 loads SQLAlchemy
+        from opencqrs_py.assembly.jobs.parts import JobAssembly  # noqa: PLC0415 loads SQLAlchemy
 
         sessions = partial(self._life.spark.sessions, verbose=verbose)
         return JobAssembly(self.blueprint, self.configuration, self.container, sessions)
@@ -673,8 +673,8 @@ class Application:
     @property
     def rebuilds(self) -> Rebuilds:
         """What builds groups again beside the running ones, and swaps both."""
-        from opencqrs_py.assembly.rebuilds import Rebuilds  # noqa: PLC0415 loads SQLAlchemy, as the next one
-        from opencqrs_py.assembly.shadow_run import ShadowRun  # noqa: PLC0415
+        from opencqrs_py.assembly.rebuilds.rebuilds import Rebuilds  # noqa: PLC0415 loads SQLAlchemy, as the next one
+        from opencqrs_py.assembly.rebuilds.shadow_run import ShadowRun  # noqa: PLC0415
 
         self._life.resources.renew()
         groups = {group.name: group for group in self.groups}

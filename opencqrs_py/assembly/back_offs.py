@@ -17,7 +17,7 @@ from opencqrs_py.config import (
     RetrySettings,
 )
 from opencqrs_py.config.groups import ParkRetrySettings, ScheduleRetrySettings
-from opencqrs_py.processing.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import (
     BackOff,
 )

@@ -15,12 +15,12 @@ from typing import Any
 
 from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.databases import DatabaseRule
-from opencqrs_py.assembly.discovered import Discovered
-from opencqrs_py.assembly.discovery import discover
+from opencqrs_py.assembly.discovery.discovered import Discovered
+from opencqrs_py.assembly.discovery.discovery import discover
+from opencqrs_py.assembly.discovery.members import EVERYTHING, home_of, reference_of
+from opencqrs_py.assembly.discovery.project import Scan
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.job_events import EventTrigger
-from opencqrs_py.assembly.members import EVERYTHING, home_of, reference_of
-from opencqrs_py.assembly.project import Scan
+from opencqrs_py.assembly.jobs.events import EventTrigger
 from opencqrs_py.assembly.reading import PLAIN, EventsRule
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.mapping import TableMapping

@@ -8,8 +8,8 @@ from opencqrs_py.assembly.conditions import Decision, parks
 from opencqrs_py.config import EffectiveGroup, Engine, Tracking
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.engines.checkpointing import SCHEDULED, CheckpointRule
-from opencqrs_py.processing.checkpoints import CheckpointMode
-from opencqrs_py.processing.participation import Participation
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointMode
+from opencqrs_py.processing.checkpoints.participation import Participation
 
 MODE = "checkpointing.mode"
 IN_MEMORY = "keeps its progress in memory, which Spark workers do not share"

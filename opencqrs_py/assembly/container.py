@@ -19,7 +19,9 @@ from opencqrs_py.adapters.sql import (
 from opencqrs_py.assembly.back_offs import back_off_for, parking_of
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.checkpointing import checkpoint_rule_of
-from opencqrs_py.assembly.code_fingerprint import CodeReader
+from opencqrs_py.assembly.code.fingerprint import CodeReader
+from opencqrs_py.assembly.code.group_code import code_reader_for, group_code, resolver_fingerprint
+from opencqrs_py.assembly.code.loaded_code import NO_CODE, LoadedCode
 from opencqrs_py.assembly.conditions import (
     decide_back_off,
     decide_clock,
@@ -28,11 +30,9 @@ from opencqrs_py.assembly.conditions import (
     observers_of,
 )
 from opencqrs_py.assembly.databases import DatabaseChoice, choose_database, choose_event_store
-from opencqrs_py.assembly.discovered import Discovered
-from opencqrs_py.assembly.group_code import code_reader_for, group_code, resolver_fingerprint
+from opencqrs_py.assembly.discovery.discovered import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.job_events import Bell, with_job_events
-from opencqrs_py.assembly.loaded_code import NO_CODE, LoadedCode
+from opencqrs_py.assembly.jobs.events import Bell, with_job_events
 from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.parts import (
     bound_handlers,

@@ -20,8 +20,8 @@ from opencqrs_py.assembly.conditions import (
     undecided,
 )
 from opencqrs_py.assembly.databases import decide_event_store
-from opencqrs_py.assembly.discovered import Discovered
-from opencqrs_py.assembly.project import Scan
+from opencqrs_py.assembly.discovery.discovered import Discovered
+from opencqrs_py.assembly.discovery.project import Scan
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.errors import ExplainedError, SeveralErrors
 from opencqrs_py.model.naming import counted

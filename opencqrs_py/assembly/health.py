@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from opencqrs_py.assembly.job_health import JobHealth
+from opencqrs_py.assembly.jobs.health import JobHealth
 from opencqrs_py.control.records import Wanted
 from opencqrs_py.model.naming import in_one_line, listed
 from opencqrs_py.model.partition import Partition

@@ -31,7 +31,7 @@ from opencqrs_py.model.naming import canonical, counted, listed
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Skip
 from opencqrs_py.model.times import in_milliseconds
-from opencqrs_py.processing.parking import events_of
+from opencqrs_py.processing.inbox.parking import events_of
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker
 
 _log = logging.getLogger("opencqrs.inbox")

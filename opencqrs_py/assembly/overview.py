@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
-from opencqrs_py.adapters.sql.dialect import is_outage
+from opencqrs_py.adapters.sql.dialects.dialect import is_outage
 from opencqrs_py.assembly.control import Control, control_of
 from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
 from opencqrs_py.assembly.inbox import InboxControl

@@ -28,7 +28,7 @@ from opencqrs_py.assembly.conditions import (
     unfit_for_frames,
 )
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
-from opencqrs_py.assembly.discovered import Discovered
+from opencqrs_py.assembly.discovery.discovered import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.registration import ControllerRegistration

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.job_company import company_of, schedules_of
+from opencqrs_py.assembly.jobs.company import company_of, schedules_of
 from opencqrs_py.assembly.nodes import (
     coordinator_for,
     has_company,
@@ -20,7 +20,7 @@ from opencqrs_py.assembly.nodes import (
     runnable_of,
     timing_of,
 )
-from opencqrs_py.assembly.rebuild_bars import RebuildBars
+from opencqrs_py.assembly.rebuilds.bars import RebuildBars
 from opencqrs_py.assembly.registration import ControllerRegistration, Registered
 from opencqrs_py.assembly.status import NodeLoad, RunResult
 from opencqrs_py.config import Controller, LifeCycleSettings

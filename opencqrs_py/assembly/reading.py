@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from opencqrs_py.assembly.back_offs import exponential
-from opencqrs_py.assembly.discovered import Discovered, GroupFunction
+from opencqrs_py.assembly.discovery.discovered import Discovered, GroupFunction
 from opencqrs_py.assembly.injection import check_argument
 from opencqrs_py.config import Configuration, DataFormat, EffectiveGroup, Resolution
 from opencqrs_py.config.choices import Interval, Mode
@@ -18,15 +18,15 @@ from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.choices import BatchOrder
 from opencqrs_py.model.handler import event_type_of
 from opencqrs_py.model.naming import in_one_line
-from opencqrs_py.processing.batches import OrderingKey, ScheduleRule
 from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.filters import EventFilter
+from opencqrs_py.processing.inbox.batches import OrderingKey, ScheduleRule
+from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.sequence_resolvers import (
     NoSequence,
     PerDataField,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
-from opencqrs_py.assembly.discovered import Discovered, GroupFunction
+from opencqrs_py.assembly.discovery.discovered import Discovered, GroupFunction
 from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.assembly.resequencing import is_resequenced, never_handled, require_same_events

@@ -12,13 +12,13 @@ from importlib.metadata import version
 from typing import Any
 
 from opencqrs_py.assembly.answers import json_answer, reason_of
-from opencqrs_py.assembly.jobs import Jobs, JobStatus
+from opencqrs_py.assembly.jobs.jobs import Jobs, JobStatus
+from opencqrs_py.assembly.jobs.serving import JOBS_PATH, JobsBranch
 from opencqrs_py.assembly.nodes import node_name
 from opencqrs_py.assembly.overview import Overview, Snapshot
 from opencqrs_py.assembly.processors import Processors
 from opencqrs_py.assembly.rates import Rates
 from opencqrs_py.assembly.rows import group_rows
-from opencqrs_py.assembly.serving_jobs import JOBS_PATH, JobsBranch
 from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.value_types import address_of
@@ -160,7 +160,7 @@ class Serving:
             return reason_of(error, _PROBE_SECONDS)
 
     def _metrics(self, accept: str) -> Answer:
-        from opencqrs_py.assembly.job_figures import figures_of  # noqa: PLC0415 loads the client of Prometheus
+        from opencqrs_py.assembly.jobs.figures import figures_of  # noqa: PLC0415 loads the client of Prometheus
         from opencqrs_py.web.metrics import Figures  # noqa: PLC0415 as above
 
         node = self._configuration.settings.node.name or node_name()

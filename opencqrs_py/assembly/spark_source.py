@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from opencqrs_py.assembly.stores import open_event_store, refuse_all_but_sql
-from opencqrs_py.engines.spark.source import EventLogSource, Session
+from opencqrs_py.engines.spark.source.source import EventLogSource, Session
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.ports import EventSource

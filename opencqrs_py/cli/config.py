@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from opencqrs_py.assembly.project import read_project
+from opencqrs_py.assembly.discovery.project import read_project
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result
 from opencqrs_py.cli.signals import INTERRUPTED, signals

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opencqrs_py.assembly.job_rows import iso, job_row, paused_row, run_row
+from opencqrs_py.assembly.jobs.rows import iso, job_row, paused_row, run_row
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import cell, clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from opencqrs_py.assembly.jobs import JobStatus
+    from opencqrs_py.assembly.jobs.jobs import JobStatus
     from opencqrs_py.jobs.runs import JobRun
     from opencqrs_py.jobs.upcoming import Upcoming
 

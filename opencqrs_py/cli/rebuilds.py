@@ -13,9 +13,9 @@ from opencqrs_py.cli.output import print_json, print_line
 from opencqrs_py.cli.records import print_only_warnings
 
 if TYPE_CHECKING:
-    from opencqrs_py.adapters.sql.shadows import Comparison
-    from opencqrs_py.assembly.rebuilds import RebuildPlan, RebuildResult, Rebuilds
-    from opencqrs_py.assembly.shadow_build import RebuildProgress
+    from opencqrs_py.adapters.sql.shadows.shadows import Comparison
+    from opencqrs_py.assembly.rebuilds.rebuilds import RebuildPlan, RebuildResult, Rebuilds
+    from opencqrs_py.assembly.rebuilds.shadow_build import RebuildProgress
     from opencqrs_py.model.partition import Partition
     from opencqrs_py.model.rebuild import ShadowTable
 

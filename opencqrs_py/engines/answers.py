@@ -12,9 +12,9 @@ from typing import cast
 
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.processing.awaiting import finish, tasks_may_stay
+from opencqrs_py.processing.checkpoints.participation import CallOutcome, ParticipantCall
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.notices import in_words
-from opencqrs_py.processing.participation import CallOutcome, ParticipantCall
 
 
 class AnswersInTime:

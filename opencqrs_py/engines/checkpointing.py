@@ -10,13 +10,13 @@ from opencqrs_py.engines.answers import AnswersInTime
 from opencqrs_py.errors import AssemblyError, FencedError, HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.processing.binding import BoundHandler, Work
-from opencqrs_py.processing.checkpoints import CheckpointMode
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointMode
+from opencqrs_py.processing.checkpoints.participants import form_of, says_when_parked_events_are_durable
+from opencqrs_py.processing.checkpoints.participation import PARKED, Halves, Participation
 from opencqrs_py.processing.definitions import order_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.participants import form_of, says_when_parked_events_are_durable
-from opencqrs_py.processing.participation import PARKED, Halves, Participation
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import IN_TRANSACTION, Kind
 from opencqrs_py.processing.sequencing import Sequencing, SequencingByObject

@@ -19,9 +19,9 @@ from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.claims import verify_log
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
+from opencqrs_py.processing.inbox.parking import freed, unseen
 from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_of
-from opencqrs_py.processing.parking import freed, unseen
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
 from opencqrs_py.processing.reaching import reached
 from opencqrs_py.processing.recovery import Action

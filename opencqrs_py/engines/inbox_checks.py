@@ -14,8 +14,8 @@ from opencqrs_py.model.naming import counted, listed
 from opencqrs_py.model.partition import hash_of
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.times import in_milliseconds
+from opencqrs_py.processing.inbox.schedules import CronSchedule
 from opencqrs_py.processing.ports import GroupRecords, ParkingTracker
-from opencqrs_py.processing.schedules import CronSchedule
 
 logger = logging.getLogger("opencqrs.processing")
 CHECKED = 20  # events that are compared if the record of the group shows that its sequencing is unchanged

@@ -11,16 +11,16 @@ from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
 from opencqrs_py.model.partition import residue_of
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import BoundHandler, NothingProvided, bind, of_reset
 from opencqrs_py.processing.definitions import interceptors_in_order, place_of, upcasters_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes, TypeResolver
 from opencqrs_py.processing.frames import FrameDispatcher, FrameMaker, FrameProcessing
 from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.notices import NO_OBSERVER, Observer
-from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker, SystemClock
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.replays import ReplayRule, ResetFunction

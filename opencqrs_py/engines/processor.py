@@ -20,7 +20,7 @@ from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus
-from opencqrs_py.processing.checkpoints import CheckpointTrigger
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.definitions import Definition, in_order
 from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker
 from opencqrs_py.processing.sequencing import PartitionResolver

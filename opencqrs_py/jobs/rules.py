@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from opencqrs_py.model.choices import JobTransaction, Misfire, Overlap, OverlapScope
+from opencqrs_py.processing.inbox.schedules import Schedule
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import NoRetry
-from opencqrs_py.processing.schedules import Schedule
 
 
 @dataclass(frozen=True, slots=True)

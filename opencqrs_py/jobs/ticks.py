@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from opencqrs_py.jobs.rules import Ticking
 from opencqrs_py.model.choices import Misfire
-from opencqrs_py.processing.schedules import FixedRate, Schedule
+from opencqrs_py.processing.inbox.schedules import FixedRate, Schedule
 
 MOST_TICKS = 1_000
 """Most ticks that are recorded one by one at a time. Earlier ones share one record."""

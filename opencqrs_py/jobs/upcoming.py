@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from opencqrs_py.jobs.rules import Ticking
-from opencqrs_py.processing.schedules import CronSchedule, Schedule
+from opencqrs_py.processing.inbox.schedules import CronSchedule, Schedule
 
 _SECOND = timedelta(seconds=1)
 

@@ -20,7 +20,7 @@ from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.annotations import signature_of
 from opencqrs_py.processing.awaiting import complete
-from opencqrs_py.processing.checkpoints import CheckpointTrigger
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import has_fields
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.pipelining import Pipeline, PipelineFailedError, Pipelining

@@ -23,7 +23,7 @@ from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import loses_digits, read_json
 from opencqrs_py.processing.annotations import written_annotations
-from opencqrs_py.processing.conversions import (
+from opencqrs_py.processing.columns.conversions import (
     Conversion,
     conversion_of_fields,
     converted,

@@ -23,7 +23,7 @@ from opencqrs_py.model.handler import (
     Upcaster,
 )
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.processing.participants import checkpointed_groups, participant_of
+from opencqrs_py.processing.checkpoints.participants import checkpointed_groups, participant_of
 
 _LAST = float("inf")
 _HOLDERS = (partial, partialmethod, singledispatchmethod)  # of a function

@@ -594,7 +594,7 @@ def _table_maker_for(bound: BoundHandler) -> TableMaker | None:
     """Return the maker of a handler's tables, ``None`` if it takes none; raises OCQ-238 like ``TableReader``."""
     if not bound.signature.in_columns:
         return None
-    from opencqrs_py.processing.columns import TableReader  # noqa: PLC0415 loads pyarrow, only where it is asked for
+    from opencqrs_py.processing.columns.columns import TableReader  # noqa: PLC0415 loads pyarrow, only where it is asked for
 
     classes = bound.signature.event_classes
     return TableReader(classes[0] if classes else None, bound.handler.place)

@@ -25,7 +25,7 @@ from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.ranges import PositionRange, RangeFeed
 from opencqrs_py.processing.reading import Reading

@@ -13,17 +13,17 @@ from opencqrs_py.model.inbox import InboxEntry, first_lost
 from opencqrs_py.model.partition import Partition, hash_of, residue_of
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.caution import Caution
-from opencqrs_py.processing.checkpointed import CheckpointedProcessor
+from opencqrs_py.processing.checkpoints.checkpointed import CheckpointedProcessor
+from opencqrs_py.processing.checkpoints.participants import says_when_parked_events_are_durable
+from opencqrs_py.processing.checkpoints.participation import PARKED, Participation
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.late_entries import LateEntries
-from opencqrs_py.processing.parked_entries import ParkingRule
-from opencqrs_py.processing.parking import Parking
-from opencqrs_py.processing.participants import says_when_parked_events_are_durable
-from opencqrs_py.processing.participation import PARKED, Participation
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.late_entries import LateEntries
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.parking import Parking
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
 from opencqrs_py.processing.positions import events_at

@@ -16,7 +16,7 @@ from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.handler_calls import HandlerCalls
-from opencqrs_py.processing.parking import PartitionInbox, with_entry
+from opencqrs_py.processing.inbox.parking import PartitionInbox, with_entry
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import EventSource, SavingTracker, SavingUnit
 from opencqrs_py.processing.recovery import Diagnosis

@@ -8,8 +8,8 @@ from itertools import groupby
 
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.inbox import InboxEntry, Remainder
-from opencqrs_py.processing.batches import Choice
 from opencqrs_py.processing.feed import Page
+from opencqrs_py.processing.inbox.batches import Choice
 
 
 @dataclass(frozen=True, slots=True)

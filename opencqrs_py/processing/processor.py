@@ -20,19 +20,17 @@ from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.caution import Caution
-from opencqrs_py.processing.checkpoints import CheckpointTrigger
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.claims import Claim
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
 from opencqrs_py.processing.handler_calls import HandlerCalls, note_circumstances
-from opencqrs_py.processing.isolation import OF_PROCESS
-from opencqrs_py.processing.narrowing import Narrowing
-from opencqrs_py.processing.parking import (
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.parking import (
     Parking,
     PartitionInbox,
     freed,
@@ -42,6 +40,9 @@ from opencqrs_py.processing.parking import (
     with_entry,
     with_sequence,
 )
+from opencqrs_py.processing.inbox.scheduled import PartitionBatches
+from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.narrowing import Narrowing
 from opencqrs_py.processing.pieces import NotOpenedError, NotUndoneError, Pieces
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
 from opencqrs_py.processing.portions import Portion, without_handling
@@ -54,7 +55,6 @@ from opencqrs_py.processing.ports import (
 )
 from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.replays import ReplayRule
-from opencqrs_py.processing.scheduled import PartitionBatches
 
 MOST_CRASHES = 3  # processes that may end while they handle an event
 

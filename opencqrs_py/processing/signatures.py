@@ -21,7 +21,7 @@ from opencqrs_py.model.job import JobContext, JobPage
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.annotations import signature_of, written_annotations
-from opencqrs_py.processing.checkpoints import CheckpointTrigger
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.roles import HANDLER, IN_TRANSACTION, JOB, OF_AN_EVENT, Kind, Role

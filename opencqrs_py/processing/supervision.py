@@ -17,12 +17,12 @@ from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState
 from opencqrs_py.model.times import in_milliseconds
+from opencqrs_py.processing.inbox.parked_entries import given_up
+from opencqrs_py.processing.inbox.parking import is_due
+from opencqrs_py.processing.inbox.schedules import Schedule
 from opencqrs_py.processing.notices import Notice
-from opencqrs_py.processing.parked_entries import given_up
-from opencqrs_py.processing.parking import is_due
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, action_for, waits_of
-from opencqrs_py.processing.schedules import Schedule
 
 # Internal back-offs, in seconds: while the store or database is unavailable, and after a partition failed (K8).
 OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)

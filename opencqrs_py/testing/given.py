@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from opencqrs_py.assembly.members import Member, marks_of, members_of, methods_of
+from opencqrs_py.assembly.discovery.members import Member, marks_of, members_of, methods_of
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, event_type_of
 from opencqrs_py.model.json_text import write_json
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.processing.participants import checkpointed_groups
+from opencqrs_py.processing.checkpoints.participants import checkpointed_groups
 from opencqrs_py.testing.stored_names import as_stored
 
 _SOURCE = "urn:test"

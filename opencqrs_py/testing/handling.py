@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
-from opencqrs_py.assembly.discovered import Discovered, GroupFunction
-from opencqrs_py.assembly.discovery import discover_members
+from opencqrs_py.assembly.discovery.discovered import Discovered, GroupFunction
+from opencqrs_py.assembly.discovery.discovery import discover_members
 from opencqrs_py.engines.checkpointing import CheckpointRule
 from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
@@ -25,7 +25,7 @@ from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import Work, of_reset, run_on_start
-from opencqrs_py.processing.checkpoints import CheckpointMode
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointMode
 from opencqrs_py.processing.frames import FrameMaker, FrameProcessing
 from opencqrs_py.processing.notices import Notice, line_of
 from opencqrs_py.processing.ports import BackOff

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from opencqrs_py.adapters.memory import InMemoryJobStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlSelector, table_rows
-from opencqrs_py.assembly.discovered import GroupFunction
-from opencqrs_py.assembly.discovery import discover_members
-from opencqrs_py.assembly.job_rules import bound_jobs, rule_for
+from opencqrs_py.assembly.discovery.discovered import GroupFunction
+from opencqrs_py.assembly.discovery.discovery import discover_members
+from opencqrs_py.assembly.jobs.rules import bound_jobs, rule_for
 from opencqrs_py.config import load
 from opencqrs_py.jobs.desk import JobDesk, Worker
 from opencqrs_py.jobs.execution import JobExecution, Surroundings

@@ -44,10 +44,10 @@ from sqlalchemy.orm import Session, registry
 
 from opencqrs_py import bulk
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.bulk_rows import columns_of
-from opencqrs_py.adapters.sql.bulk_target import Target
-from opencqrs_py.adapters.sql.dialect import dialect_named
-from opencqrs_py.adapters.sql.staging import StagedMerge, temporary_stage
+from opencqrs_py.adapters.sql.bulk.rows import columns_of
+from opencqrs_py.adapters.sql.bulk.staging import StagedMerge, temporary_stage
+from opencqrs_py.adapters.sql.bulk.target import Target
+from opencqrs_py.adapters.sql.dialects.dialect import dialect_named
 from opencqrs_py.errors import BulkWriteError
 
 METADATA = MetaData()
@@ -793,7 +793,7 @@ def test_a_constraint_added_while_a_process_runs_is_seen_within_a_minute(
     bulk.upsert(connection, "loans", [{"isbn": "a", "reader": "x"}], keys="isbn")
     connection.execute(text("CREATE UNIQUE INDEX readers ON loans (reader)"))
     later = time.monotonic() + 60
-    monkeypatch.setattr("opencqrs_py.adapters.sql.bulk_tables.time.monotonic", lambda: later)
+    monkeypatch.setattr("opencqrs_py.adapters.sql.bulk.tables.time.monotonic", lambda: later)
     with pytest.raises(BulkWriteError if kind == "mariadb" else DBAPIError):
         bulk.upsert(connection, "loans", [{"isbn": "b", "reader": "x"}], keys="isbn")
 

@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py import bulk
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
-from opencqrs_py.adapters.sql import bulk_frames as module
+from opencqrs_py.adapters.sql.bulk import frames as module
 from opencqrs_py.errors import BulkWriteError, UnavailableError
 from opencqrs_py.model import Partition
 from opencqrs_py.processing.staging import CollectedRows, FrameRows, Stage, StagedRows

@@ -49,10 +49,10 @@ from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model import Partition, ProcessorState, layout
 from opencqrs_py.model.choices import OnExhausted
-from opencqrs_py.processing.batches import ScheduleRule
-from opencqrs_py.processing.checkpoints import CheckpointMode
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointMode
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.schedules import FixedDelay
 from opencqrs_py.processing.recovery import Action, FixedBackOff
-from opencqrs_py.processing.schedules import FixedDelay
 
 pytestmark = pytest.mark.release(kind=("postgresql", "mariadb"))  # progress is stored in one column, whatever the case
 

@@ -28,7 +28,8 @@ from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Partition, ProcessorState, layout
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.outcome import Origin, Outcome
-from opencqrs_py.processing import checkpointed, supervision
+from opencqrs_py.processing import supervision
+from opencqrs_py.processing.checkpoints import checkpointed
 from opencqrs_py.processing.ports import SystemClock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
 

@@ -23,7 +23,7 @@ from support.participants import (
 from opencqrs_py import Event, NonTransientError, NoRetry, checkpointing, event_handling
 from opencqrs_py.model import Partition
 from opencqrs_py.model.choices import OnExhausted
-from opencqrs_py.processing.checkpoints import CheckpointMode
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointMode
 
 BAD, GOOD = "/order/1", "/order/2"
 """Subjects of two sequences."""

@@ -7,8 +7,8 @@ from sqlalchemy import delete
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.adapters.sql.tables import EVENTS
-from opencqrs_py.engines.spark.source import Columnar
-from opencqrs_py.engines.spark.source_ranges import Seekable
+from opencqrs_py.engines.spark.source.ranges import Seekable
+from opencqrs_py.engines.spark.source.source import Columnar
 from opencqrs_py.model import Event, Selection
 
 

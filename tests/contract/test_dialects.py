@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from opencqrs_py.adapters import sql
-from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker, dialect
-from opencqrs_py.adapters.sql.dialect import dialect_named
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql.dialects import dialect
+from opencqrs_py.adapters.sql.dialects.dialect import dialect_named
 from opencqrs_py.assembly.stores import is_sql, open_event_store
 from opencqrs_py.testing.contracts import EventStoreContract, ProgressTrackerContract, ReadModel
 
 MODULE = """
-from opencqrs_py.adapters.sql.sqlite import SqliteDialect
+from opencqrs_py.adapters.sql.dialects.sqlite import SqliteDialect
 
 class FourthDialect(SqliteDialect):
     name = "fourth"

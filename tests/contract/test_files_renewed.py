@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opencqrs_py.adapters.files import FileEventSource, format_of, writer_to, written_whole
-from opencqrs_py.engines.spark.source import Replaceable
+from opencqrs_py.engines.spark.source.source import Replaceable
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.testing.contracts.event_source import event, followed

@@ -21,11 +21,11 @@ import pytest
 from sqlalchemy import Connection, text
 
 from opencqrs_py.adapters.sql import Database, MappedEventSource, mapped
-from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
-from opencqrs_py.engines.spark.source import BatchReader
-from opencqrs_py.engines.spark.source_columns import Available
-from opencqrs_py.engines.spark.source_ranges import Range
-from opencqrs_py.engines.spark.source_scope import Scope
+from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError
+from opencqrs_py.engines.spark.source.columns import Available
+from opencqrs_py.engines.spark.source.ranges import Range
+from opencqrs_py.engines.spark.source.scope import Scope
+from opencqrs_py.engines.spark.source.source import BatchReader
 from opencqrs_py.errors import EventStoreError, OtherLogError
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.model.mapping import TableMapping

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.shadow_guards import SEEDED, WRITTEN
-from opencqrs_py.adapters.sql.shadows import seeded_in, written_in
+from opencqrs_py.adapters.sql.shadows.guards import SEEDED, WRITTEN
+from opencqrs_py.adapters.sql.shadows.shadows import seeded_in, written_in
 
 UNREADABLE = {
     "mariadb": "SELECT name FROM gone",

@@ -8,7 +8,8 @@ from threading import Event as Signal
 
 import pytest
 
-from opencqrs_py.adapters.sql import Database, sqlite_file
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.dialects import sqlite_file
 
 SECONDS = 30  # longest wait for another thread
 

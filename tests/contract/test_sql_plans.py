@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
-from opencqrs_py.adapters.sql.postgresql import statements_in
+from opencqrs_py.adapters.sql.dialects.postgresql import statements_in
 from opencqrs_py.adapters.sql.tables import INBOX
 from opencqrs_py.model import Event, Selection, layout
 from opencqrs_py.model.appending import SubjectIsOnEventId

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
 from opencqrs_py.errors import EventStoreError
 
 KINDS = pytest.mark.parametrize("kind", ["postgresql", "mariadb"])

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
-from opencqrs_py.adapters.sql.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Cursor, layout
 

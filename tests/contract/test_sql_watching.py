@@ -14,7 +14,8 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.event import listen, remove
 from sqlalchemy.pool import StaticPool
 
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, postgresql, watching
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, watching
+from opencqrs_py.adapters.sql.dialects import postgresql
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model import Event
 from opencqrs_py.model.appending import SubjectIsPopulated

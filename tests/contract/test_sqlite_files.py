@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import Connection, NullPool, create_engine
 from support.sqlite import is_open, opened_connections
 
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker, sqlite_file
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql.dialects import sqlite_file
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError
 from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import Cursor

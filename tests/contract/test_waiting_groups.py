@@ -28,11 +28,11 @@ from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import WHOLE, hash_of, residue_of
 from opencqrs_py.model.replay import Reset
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand
 from opencqrs_py.processing.group_records import GroupCode
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.schedules import CronSchedule
 from opencqrs_py.processing.recovery import ExponentialBackOff
-from opencqrs_py.processing.schedules import CronSchedule
 from opencqrs_py.testing.contracts.repartitioning_tracker import keep
 
 NO = ValueError("no")

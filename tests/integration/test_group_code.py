@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opencqrs_py import Application
-from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
+from opencqrs_py.assembly.code.fingerprint import CodeReader, OwnModules
 
 SOURCE = '''
 from dataclasses import dataclass
@@ -361,7 +361,7 @@ def test_unreadable_code_is_not_compared_and_is_warned_of(code_of, monkeypatch, 
     def fail(*_arguments, **_options):
         raise RecursionError("too deep")
 
-    monkeypatch.setattr("opencqrs_py.assembly.code_fingerprint.CodeReader.fingerprint", fail)
+    monkeypatch.setattr("opencqrs_py.assembly.code.fingerprint.CodeReader.fingerprint", fail)
     code = code_of(SCHEDULED, **{"event-handling.standard.processing.mode": "scheduled"})["loans"]
     assert (code.handlers, code.sequencing) == ("", "")
     assert (

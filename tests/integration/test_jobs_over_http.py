@@ -16,8 +16,8 @@ from support.relay import relayed
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.memory import InMemoryJobStore
-from opencqrs_py.assembly import serving_jobs
-from opencqrs_py.assembly.job_rows import job_row, run_row
+from opencqrs_py.assembly.jobs import serving as serving_jobs
+from opencqrs_py.assembly.jobs.rows import job_row, run_row
 from opencqrs_py.model.masking import remember
 
 CODE = """

@@ -18,7 +18,7 @@ from opencqrs_py.model.rebuild import RebuildPhase
 KILLED = """
 import importlib, json, os, signal, sys
 from opencqrs_py import Application
-from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 
 settings, folder, module, way, left = json.loads(sys.argv[1])
 sys.path.insert(0, os.path.join(folder, "code"))

@@ -17,7 +17,7 @@ from sqlalchemy import inspect, text
 
 from opencqrs_py import Application, Event, SqlEventStore
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.staging import StagedMerge
+from opencqrs_py.adapters.sql.bulk.staging import StagedMerge
 
 SOURCE = Path(__file__).with_name("everywhere") / "many_rows_everywhere.py"
 EVENTS, EACH, SECONDS = 300, 120, 300

@@ -15,7 +15,7 @@ from opencqrs_py import Application, InboxFilter
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.reading import LIVE
 from opencqrs_py.model.cloudevents import parse_event
-from opencqrs_py.processing.scheduled import PartitionBatches
+from opencqrs_py.processing.inbox.scheduled import PartitionBatches
 
 MORE = 3 * LIVE  # events, of which a store reads only the attributes that the group needs
 BOOKS = "event-handling.groups.books"

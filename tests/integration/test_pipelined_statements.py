@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database, SqlEventStore
-from opencqrs_py.adapters.sql.psycopg_pipeline import PsycopgPipeline
+from opencqrs_py.adapters.sql.dialects.psycopg_pipeline import PsycopgPipeline
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.pipelining import Pipelining

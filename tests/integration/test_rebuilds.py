@@ -18,10 +18,12 @@ from sqlalchemy import text
 from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World, of
 
 from opencqrs_py import Application
-from opencqrs_py.adapters.sql import Database, shadows_sqlite
-from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
-from opencqrs_py.assembly import awaiting, shadow_build
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.shadows import sqlite as shadows_sqlite
+from opencqrs_py.adapters.sql.shadows.mariadb import MariaDbShadows
+from opencqrs_py.assembly import awaiting
 from opencqrs_py.assembly.awaiting import Awaiting
+from opencqrs_py.assembly.rebuilds import shadow_build
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, HandlersChangedError, NotReachedError, RebuildError

@@ -14,11 +14,12 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 from support.rebuilding import HANDLERS, KINDS, WRONG, World, of
 
-from opencqrs_py.adapters.sql import Database, shadows_sqlite
-from opencqrs_py.adapters.sql.shadows import Shadows
-from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
-from opencqrs_py.assembly.rebuilds import Rebuilds
-from opencqrs_py.assembly.shadow_build import RebuildProgress, ShadowBuild
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.shadows import sqlite as shadows_sqlite
+from opencqrs_py.adapters.sql.shadows.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows.sqlite import SqliteShadows
+from opencqrs_py.assembly.rebuilds.rebuilds import Rebuilds
+from opencqrs_py.assembly.rebuilds.shadow_build import RebuildProgress, ShadowBuild
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 

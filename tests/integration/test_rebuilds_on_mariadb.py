@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.rebuilding import World, of
 
-from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
-from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
-from opencqrs_py.adapters.sql.swaps import BusyError, Swap
+from opencqrs_py.adapters.sql.dialects.dialect import DatabaseBusyError
+from opencqrs_py.adapters.sql.shadows.mariadb import MariaDbShadows
+from opencqrs_py.adapters.sql.shadows.swaps import BusyError, Swap
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 
 pytestmark = pytest.mark.mariadb

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.rebuilding import HANDLERS, WRONG, World, of
 
-from opencqrs_py.adapters.sql.postgresql_catalog import Relation, Ties
-from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
-from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
+from opencqrs_py.adapters.sql.dialects.postgresql_catalog import Relation, Ties
+from opencqrs_py.adapters.sql.shadows.postgresql import PostgresqlShadows
+from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.rebuild import Fate
 

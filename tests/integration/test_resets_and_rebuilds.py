@@ -16,10 +16,10 @@ from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, RESEQUENCED, World
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.shadows import Shadows
-from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
-from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
-from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
+from opencqrs_py.adapters.sql.shadows.mariadb import MariaDbShadows
+from opencqrs_py.adapters.sql.shadows.postgresql import PostgresqlShadows
+from opencqrs_py.adapters.sql.shadows.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows.sqlite import SqliteShadows
 from opencqrs_py.assembly.resets import Pausing, ResetTarget
 from opencqrs_py.errors import EventStoreError, RebuildError, RebuildUnderWayError, ResetError, WaitTimedOutError
 

@@ -19,7 +19,7 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.errors import ExplainedError, InboxError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.inbox import InboxStatus
-from opencqrs_py.processing.schedules import CronSchedule, FixedRate
+from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedRate
 
 pytestmark = pytest.mark.release(url="sqlite_url")
 

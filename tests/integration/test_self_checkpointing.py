@@ -25,7 +25,7 @@ from opencqrs_py import (
     on_start,
 )
 from opencqrs_py.assembly import lifecycle
-from opencqrs_py.assembly.source_text import read_source
+from opencqrs_py.assembly.discovery.source_text import read_source
 from opencqrs_py.errors import AssemblyError, RebuildError
 from opencqrs_py.model.cloudevents import parse_event
 

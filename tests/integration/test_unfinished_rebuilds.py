@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from support.rebuilding import HANDLERS, KINDS, NOT_IN_SQL, RIGHT, World, of
 
-from opencqrs_py.adapters.sql.shadows import Shadows
-from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows
-from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows
-from opencqrs_py.adapters.sql.staging import STAGES
+from opencqrs_py.adapters.sql.bulk.staging import STAGES
+from opencqrs_py.adapters.sql.shadows.postgresql import PostgresqlShadows
+from opencqrs_py.adapters.sql.shadows.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows.sqlite import SqliteShadows
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.cloudevents import parse_event
 
@@ -508,7 +508,7 @@ def test_code_that_could_not_be_read_at_first_counts_as_unchanged(
     filled: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("opencqrs_py.assembly.shadow_build.starts_fingerprint", lambda *_: "")
+        patch.setattr("opencqrs_py.assembly.rebuilds.shadow_build.starts_fingerprint", lambda *_: "")
         begin(filled)
     complete(filled)
     assert "begins again" not in caplog.text

@@ -29,9 +29,9 @@ from opencqrs_py.model.checkpoint import LATEST
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.model.times import in_milliseconds
-from opencqrs_py.processing.checkpoints import CheckpointMode
+from opencqrs_py.processing.checkpoints.checkpoints import CheckpointMode
 from opencqrs_py.processing.definitions import Definition, in_order
-from opencqrs_py.processing.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject

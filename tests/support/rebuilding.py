@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.shadow_urls import place_of
+from opencqrs_py.adapters.sql.shadows.urls import place_of
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.partition import residue_of
 

@@ -35,13 +35,13 @@ from opencqrs_py.model import Handler, HandlerMark, layout
 from opencqrs_py.model.choices import BatchMode, OnExhausted
 from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.outcome import Failure, Origin
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.schedules import FixedDelay
 from opencqrs_py.processing.recovery import ExponentialBackOff
-from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import Sequencing, SequencingByEvent
 from opencqrs_py.testing import FakeClock

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opencqrs_py.assembly.blueprint import import_modules
-from opencqrs_py.assembly.discovery import discover
+from opencqrs_py.assembly.discovery.discovery import discover
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.interception import Interceptors

@@ -2,10 +2,10 @@
 
 from sqlalchemy import Connection, Engine
 
-from opencqrs_py.adapters.sql import mariadb, postgresql, sqlite  # noqa: F401 each registers its dialect
 from opencqrs_py.adapters.sql.control import SqlControlStore
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects import mariadb, postgresql, sqlite  # noqa: F401 each registers its dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
 from opencqrs_py.adapters.sql.event_store import SqlEventStore
 from opencqrs_py.adapters.sql.job_inputs import SqlSelector
 from opencqrs_py.adapters.sql.jobs import SqlJobStore

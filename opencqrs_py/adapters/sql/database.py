@@ -25,7 +25,7 @@ from opencqrs_py.adapters.sql.connections import (
     reason_of,
     refused_parameters,
 )
-from opencqrs_py.adapters.sql.dialect import (
+from opencqrs_py.adapters.sql.dialects.dialect import (
     ANOTHER_SERVER,
     FREE_SPACE,
     GRANT,
@@ -38,8 +38,8 @@ from opencqrs_py.adapters.sql.dialect import (
     lost_before,
 )
 from opencqrs_py.adapters.sql.pool import MOST_CONNECTIONS, KeepingPool
-from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
-from opencqrs_py.adapters.sql.shadow_urls import without_mark
+from opencqrs_py.adapters.sql.shadows.guards import ShadowGuard, SqliteGuard
+from opencqrs_py.adapters.sql.shadows.urls import without_mark
 from opencqrs_py.adapters.sql.slots import Slot, Slots
 from opencqrs_py.adapters.sql.tables import TableMissingError, adapted
 from opencqrs_py.adapters.sql.urls import dialect_of, parsed_url, schema_prefix, without_schema

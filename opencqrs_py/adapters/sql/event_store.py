@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of
-from opencqrs_py.adapters.sql.dialect import Row, chunks
+from opencqrs_py.adapters.sql.dialects.dialect import Row, chunks
 from opencqrs_py.adapters.sql.reading import SqlEventSource, read_at
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.errors import EventStoreError, ExplainedError

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.rebuild_rows import rebuild_of
+from opencqrs_py.adapters.sql.shadows.rebuild_rows import rebuild_of
 from opencqrs_py.adapters.sql.tables import GROUPS, REBUILDS, TableMissingError, prepare
 from opencqrs_py.model.group_record import (
     GroupRecord,

@@ -14,9 +14,10 @@ from sqlalchemy import ColumnElement, Connection, delete, func, literal, select,
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
+from opencqrs_py.adapters.sql.bulk.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.connections import Statement, reason_of
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
+from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.layouts import REPARTITIONING, SqlLayouts, changed_meanwhile
@@ -37,8 +38,7 @@ from opencqrs_py.adapters.sql.progress_rows import (
 )
 from opencqrs_py.adapters.sql.progress_watching import lock_of_partition, reached_in
 from opencqrs_py.adapters.sql.resets import SqlResets
-from opencqrs_py.adapters.sql.shadow_guards import OURS
-from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
+from opencqrs_py.adapters.sql.shadows.guards import OURS
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
 from opencqrs_py.errors import (

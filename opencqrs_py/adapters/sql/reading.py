@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import FetchedRows
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
 from opencqrs_py.adapters.sql.tables import EVENTS, prepare, see_that_it_exists
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event

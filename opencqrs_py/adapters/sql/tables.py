@@ -27,7 +27,7 @@ from opencqrs_py.errors import EventStoreError
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
-    from opencqrs_py.adapters.sql.dialect import Dialect
+    from opencqrs_py.adapters.sql.dialects.dialect import Dialect
 
 logger = logging.getLogger("opencqrs.store")
 

@@ -7,7 +7,7 @@ import re
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from opencqrs_py.adapters.sql.dialect import Dialect, dialect_named
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect, dialect_named
 from opencqrs_py.adapters.sql.tables import SchemaError
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mistaken_urls import not_a_database, url_mistake

@@ -27,7 +27,7 @@ from opencqrs_py.engines.spark.frame_errors import job_error, raised_for, worker
 from opencqrs_py.engines.spark.frame_rows import DriverRows, ExecutorRows
 from opencqrs_py.engines.spark.jobs import is_cancelled
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings, active_session, is_gone
-from opencqrs_py.engines.spark.source_ranges import cut
+from opencqrs_py.engines.spark.source.ranges import cut
 from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
 from opencqrs_py.errors import HandlerSignatureError, UnavailableError
 from opencqrs_py.model.event import Event

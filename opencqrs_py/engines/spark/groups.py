@@ -20,7 +20,7 @@ from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.frames import FrameProcessing
-from opencqrs_py.processing.parking import is_stale
+from opencqrs_py.processing.inbox.parking import is_stale
 from opencqrs_py.processing.ports import Clock
 
 _IDLE_SECONDS = 1.0

@@ -17,10 +17,10 @@ from opencqrs_py.engines.spark.turns import Turns
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.progress import Cursor
-from opencqrs_py.processing.checkpointed import CheckpointedProcessor
+from opencqrs_py.processing.checkpoints.checkpointed import CheckpointedProcessor
+from opencqrs_py.processing.checkpoints.participation import logger
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.participation import logger
 
 if TYPE_CHECKING:
     from opencqrs_py.engines.spark.turns import Permitted

@@ -13,9 +13,9 @@ from opencqrs_py.model.choices import BatchMode, OnExhausted
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.replay import Reset
-from opencqrs_py.processing.batches import OrderingKey
 from opencqrs_py.processing.binding import Work
-from opencqrs_py.processing.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.batches import OrderingKey
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry
 from opencqrs_py.testing.contracts.engine_assignment import EngineAssignmentContract
 from opencqrs_py.testing.contracts.engine_project import (

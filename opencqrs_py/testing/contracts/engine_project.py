@@ -16,16 +16,16 @@ from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.replay import Reset
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.schedules import FixedDelay
 from opencqrs_py.processing.notices import Notice, Observer
-from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.ports import BackOff, Clock, SystemClock
 from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.replays import ReplayRule
-from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 

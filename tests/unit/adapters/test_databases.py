@@ -15,9 +15,10 @@ import pymysql
 import pytest
 from sqlalchemy import Engine, exc, make_url
 
-from opencqrs_py.adapters.sql import Database, sqlite_file
+from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.connections import reason_of
-from opencqrs_py.adapters.sql.dialect import is_outage
+from opencqrs_py.adapters.sql.dialects import sqlite_file
+from opencqrs_py.adapters.sql.dialects.dialect import is_outage
 from opencqrs_py.errors import EventStoreError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.sql.mariadb import commits_by_itself, identity_of
+from opencqrs_py.adapters.sql.dialects.mariadb import commits_by_itself, identity_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opencqrs_py.adapters.sql.shadow_guards import MariaDbGuard
+from opencqrs_py.adapters.sql.shadows.guards import MariaDbGuard
 from opencqrs_py.errors import RebuildWriteError
 
 OUTSIDE = (

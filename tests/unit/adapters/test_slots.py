@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, is_outage
+from opencqrs_py.adapters.sql.dialects.dialect import DatabaseBusyError, is_outage
 from opencqrs_py.adapters.sql.slots import Slot, Slots
 
 AT_ONCE = 0.0

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from opencqrs_py import Event
-from opencqrs_py.assembly.discovery import discover
+from opencqrs_py.assembly.discovery.discovery import discover
 from opencqrs_py.assembly.reading import (
     PLAIN,
     EventsRule,

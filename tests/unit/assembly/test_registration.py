@@ -10,8 +10,8 @@ from textwrap import dedent
 import pytest
 
 from opencqrs_py.assembly.blueprint import modules_of
-from opencqrs_py.assembly.discovery import discover
-from opencqrs_py.assembly.members import members_of, reference_of
+from opencqrs_py.assembly.discovery.discovery import discover
+from opencqrs_py.assembly.discovery.members import members_of, reference_of
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 
 HEAD = """

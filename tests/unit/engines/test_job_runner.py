@@ -23,9 +23,9 @@ from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
 from opencqrs_py.jobs.sitting import MOST_DEATHS
 from opencqrs_py.model.choices import Overlap
 from opencqrs_py.model.job import Job, JobMark, Trigger
+from opencqrs_py.processing.inbox.schedules import FixedRate
 from opencqrs_py.processing.ports import SystemClock
 from opencqrs_py.processing.recovery import FixedBackOff
-from opencqrs_py.processing.schedules import FixedRate
 from opencqrs_py.testing import FakeClock
 from opencqrs_py.web.counting import RunCounting
 

@@ -16,8 +16,8 @@ from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import Misfire, Overlap
 from opencqrs_py.model.job import Trigger
+from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedDelay, FixedRate
 from opencqrs_py.processing.recovery import FixedBackOff
-from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock
 
 DELAY = Ticking(FixedDelay(0, 5), "fixed-delay 5 s", from_end=True)

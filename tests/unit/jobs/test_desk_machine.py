@@ -20,8 +20,8 @@ from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.model.choices import Misfire, Overlap, OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
+from opencqrs_py.processing.inbox.schedules import FixedDelay, FixedRate
 from opencqrs_py.processing.recovery import FixedBackOff
-from opencqrs_py.processing.schedules import FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock
 
 RATE, DELAY, FREE = "rate", "delay", "free"

@@ -17,8 +17,8 @@ from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
 from opencqrs_py.jobs.sitting import MOST_DEATHS
 from opencqrs_py.model.choices import Misfire, Overlap, OverlapScope
 from opencqrs_py.model.job import Trigger
+from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedDelay, FixedRate
 from opencqrs_py.processing.recovery import FixedBackOff
-from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock
 
 RATE = Ticking(FixedRate(0, 10), "every 10 s")

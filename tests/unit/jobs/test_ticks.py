@@ -12,7 +12,7 @@ from opencqrs_py.jobs import ticks
 from opencqrs_py.jobs.rules import Ticking
 from opencqrs_py.jobs.ticks import MOST_TICKS, Tick, ticks_until
 from opencqrs_py.model.choices import Misfire
-from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
+from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RATE = FixedRate(0, 60)

@@ -9,7 +9,7 @@ import pytest
 
 from opencqrs_py.jobs.rules import Ticking
 from opencqrs_py.jobs.upcoming import Upcoming, upcoming
-from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate
+from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedDelay, FixedRate
 
 FORWARD = "the clocks go forward: "
 BACK = "the clocks go back: "

@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.processing.binding import NothingProvided
+from opencqrs_py.processing.checkpoints.participants import participant_of
 from opencqrs_py.processing.event_types import EventTypes
-from opencqrs_py.processing.participants import participant_of
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.sequencing import sequencing_for
 from opencqrs_py.processing.signatures import Kind, read_signature

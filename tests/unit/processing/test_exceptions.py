@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
-from opencqrs_py.assembly.normalised_source import parsed
+from opencqrs_py.assembly.code.normalised_source import parsed
 from opencqrs_py.errors import (
     AssemblyError,
     EventFormatError,

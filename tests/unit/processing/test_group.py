@@ -14,10 +14,10 @@ from opencqrs_py import AfterCommit, Event, Metadata
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Slice
 from opencqrs_py.model.selection import ATTRIBUTES, Share
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing, read_size
+from opencqrs_py.processing.inbox.batches import ScheduleRule
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.sequence_resolvers import NoSequence, PerDataField, PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent

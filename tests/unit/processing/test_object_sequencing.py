@@ -31,17 +31,17 @@ from opencqrs_py.model import (
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.inbox import InboxChange
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.parked_entries import waiting_entry
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.parked_entries import waiting_entry
+from opencqrs_py.processing.inbox.schedules import FixedDelay
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.recovery import NoRetry
-from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent, SequencingByObject, sequencing_for
 from opencqrs_py.testing import FakeClock

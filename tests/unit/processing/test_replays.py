@@ -22,16 +22,16 @@ from opencqrs_py.model import Handler, HandlerMark, Partition, ProcessingContext
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.model.selection import Selection
-from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.inbox.batches import ScheduleRule
+from opencqrs_py.processing.inbox.parked_entries import ParkingRule
+from opencqrs_py.processing.inbox.schedules import FixedDelay
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.parked_entries import ParkingRule
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.recovery import ExponentialBackOff, NoRetry
-from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock

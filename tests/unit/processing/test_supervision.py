@@ -10,10 +10,10 @@ import pytest
 
 from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition, ProcessorState, Skip
 from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, text_of
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry
-from opencqrs_py.processing.schedules import CronSchedule, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.supervision import SupervisedPartition, TickState
 from opencqrs_py.testing import FakeClock
 

@@ -1,0 +1,1 @@
+"""Bulk writes: many rows by one statement, from mappings, tables or data frames."""

@@ -1,0 +1,1 @@
+"""Dialects: what differs from one database to another, one class per database."""

@@ -1,0 +1,751 @@
+"""What differs from one database to another. A dialect is one class in one module, registered by its name.
+
+A fourth database is a subclass of ``Dialect`` that keeps the contracts of event stores and progress trackers. Another
+package names it in an entry point of the group ``opencqrs.databases``; its name is the scheme of its URLs.
+"""
+
+# ruff: noqa: ARG002, B027 -- most dialects do not need all hooks, nor each of their arguments
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from decimal import Decimal
+from importlib.metadata import entry_points
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, exc, types
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
+
+from opencqrs_py.adapters.sql.connections import Statement, replace_cut_connections
+from opencqrs_py.adapters.sql.pool import KeepingPool
+from opencqrs_py.adapters.sql.progress_watching import polling_progress
+from opencqrs_py.adapters.sql.tables import PROGRESS
+from opencqrs_py.adapters.sql.watching import ReadHead, polling
+from opencqrs_py.control.ports import Notices
+from opencqrs_py.errors import EventStoreError, RebuildError
+from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.times import moment_in_utc
+from opencqrs_py.processing.pipelining import Pipeline
+from opencqrs_py.processing.ports import Watch
+from opencqrs_py.processing.staging import KeptMoment
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.bulk.write import BulkWrite, ColumnValues, TableShape
+    from opencqrs_py.adapters.sql.database import Database
+    from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
+    from opencqrs_py.adapters.sql.shadows.guards import ShadowGuard
+    from opencqrs_py.adapters.sql.shadows.shadows import Shadows
+    from opencqrs_py.adapters.sql.shadows.urls import ShadowOf
+    from opencqrs_py.adapters.sql.transactions import Unit
+
+STAGED_BY = "staged_by"  # the column of a stage with the name of the task's run
+Row = tuple[Any, ...]
+Values = tuple[str | int, ...]
+
+URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
+RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
+REPAIR = f"it must be an undamaged SQLite file: restore it from a backup, or fix {URL_SETTINGS}"
+FREE_SPACE = "free space on its disk, and try again"
+WRITABLE = f"name a server, and a user, whose transactions may write in {URL_SETTINGS}: a replica may not"
+ANOTHER_SERVER = f"another kind of server answers there: fix scheme, host or port in {URL_SETTINGS}"
+GRANT = f"have an administrator grant the privilege, or name another user in {URL_SETTINGS}"
+
+
+class DatabaseAwayError(EventStoreError):
+    """The database is temporarily unavailable (OCQ-304, OCQ-305, OCQ-315)."""
+
+
+class DatabaseBusyError(DatabaseAwayError):
+    """Another process, or another thread, holds what is needed for too long (OCQ-305)."""
+
+
+class ConnectionLostError(exc.PendingRollbackError):
+    """A statement was to be sent in a transaction whose connection was lost, after a handler caught that error.
+
+    Its class makes SQLAlchemy pass it on unchanged.
+    """
+
+    def __init__(self, said: str = "the connection was lost in an earlier statement, whose error was caught"):
+        super().__init__(said)
+
+
+class FileGuard:
+    """The guard of a database file: it does nothing if the database is a server. See ``SqliteFile``."""
+
+    @property
+    def outlives_connections(self) -> bool:
+        """Whether the database survives when all connections to it are closed."""
+        return True
+
+    def turn(self, patience: float | None = None) -> AbstractContextManager[None]:
+        """Return a block in which no other thread of this process writes, if the database has one writer at a time.
+
+        Args:
+            patience: Seconds to wait for it; ``None``: 60.
+        """
+        return nullcontext()
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether this thread is in such a block."""
+        return False
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """Return a block for a long read, in which no other thread writes if that would slow both down."""
+        return nullcontext()
+
+    identity = ""
+    """What identifies the file that is open; empty if there is none."""
+
+    def require(self, identity: str) -> None:
+        """Raise if the file that is open, or would be opened, is not the one with this ``identity``.
+
+        A claim applies to one file. Without this check a process that starts later would mistake a copy for it. An
+        empty identity matches any file.
+
+        Raises:
+            DatabaseFileGoneError: OCQ-326, if the file is missing.
+            DatabaseFileError: OCQ-326, if another file is there.
+        """
+
+    def follow(self, connection: Connection) -> None:
+        """Remember the file that the first connection has opened."""
+
+    def check(self, connection: Connection | None = None) -> None:
+        """Raise if the file is not in its place.
+
+        With a connection that has read something, the files beside it are checked as well. They stay the same for as
+        long as it is open.
+
+        Raises:
+            DatabaseFileGoneError: OCQ-326, if the file is missing.
+            DatabaseFileError: OCQ-326, if another file is there, or a file beside it is missing or another one; OCQ-353
+                in a fork, if its parent has the file open.
+        """
+
+    def forget(self) -> None:
+        """Forget the file, since all connections are closed."""
+
+    def free(self) -> None:
+        """In a fork: let its threads write, since the parent's threads, which may have been writing, do not exist.
+
+        A file that the parent has open cannot be used there.
+        """
+
+
+class Dialect(ABC):
+    """One kind of database: the statements and behaviour that differ from the others. It has no state.
+
+    The defaults fit a server that speaks standard SQL and can lock a row.
+    """
+
+    name: ClassVar[str]  # what the package calls the database and, with the aliases, the schemes of its URLs
+    aliases: ClassVar[tuple[str, ...]] = ()
+    driver: ClassVar[str]  # SQLAlchemy's dialect and driver, if a URL names none
+    extra: ClassVar[str] = ""  # the extra of this package that installs the driver
+    mark: ClassVar[str] = "%s"  # placeholder of a value in a statement
+    most_marks: ClassVar[int] = 30_000  # in one statement
+    sum_of: ClassVar[str] = "{0} + {1}"  # of two expressions; an error if it is beyond the range of whole numbers
+    rounded_kinds: ClassVar[tuple[type, ...]] = ()  # of numbers that columns may change, see ``rounds``
+    patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
+    take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the previous owner
+    standing_seconds: ClassVar[float] = 5.0  # how long a short transaction may be idle
+    quote: ClassVar[str] = '"'  # quotes the name of a schema; empty where there are no schemas
+    schema_word: ClassVar[str] = "schema"  # what a schema is called
+    # Finds a schema by its name.
+    find_schema: ClassVar[str] = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
+    # Lists schema and name of the tables in other schemas of the database that may be read; empty: there are none.
+    other_tables: ClassVar[str] = ""
+    create_schema: ClassVar[str] = "CREATE SCHEMA IF NOT EXISTS"  # creates one, with its quoted name after it
+    # After the table's name, restricts the database to the index of the positions.
+    walk_hint: ClassVar[str] = ""
+    search_hint: ClassVar[str] = ""  # after the table's name, forces the index in the braces
+    pairs: ClassVar[str] = "({})"  # a list of pairs of values, in the braces, among which a pair of columns may be
+    unpacks_json: ClassVar[bool] = False  # whether ``json_each`` makes rows of a list that is given as one value
+    unpacks_arrays: ClassVar[bool] = False  # whether ``unnest`` and ``json_to_recordset`` do
+    # Types of keys of which a column may silently treat two as the same; and integers, which may be mixed with them.
+    confounded: ClassVar[frozenset[type]] = frozenset({str, int})
+    equates_letters: ClassVar[bool] = False  # whether collations treat different letters, or signs, as the same
+    stages_collate: ClassVar[bool] = True  # whether the columns of stages compare texts as those of the table do
+    unindexed: ClassVar[str] = "{}"  # a column, in the braces, for which no index is used
+    indexed: ClassVar[str] = "{}"  # a column as its index holds it
+    indexed_length: ClassVar[int | None] = None  # how many characters an index holds; ``None``: all
+    create_index: ClassVar[str] = "CREATE INDEX"
+    index_key: ClassVar[str] = "{}"  # the columns of an index of a subject or type
+    # Finds the id of the newest event of a subject; each mark is the subject.
+    newest: ClassVar[str] = "SELECT id FROM {table} WHERE subject = {mark} ORDER BY position DESC LIMIT 1"
+    # The milliseconds of a clock that all processes share; in the era that ``era`` names they never go back.
+    now_ms: ClassVar[str] = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+    era: ClassVar[str] = "''"
+    wall_ms: ClassVar[str] = now_ms  # the time of day in milliseconds since 1970, while a transaction lasts, too
+    # Locks the row of a partition: the table, and the condition.
+    row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
+    # Whether no statement shows an event that was appended after one that it does not show.
+    ordered_reads: ClassVar[bool] = False
+    row_settings: ClassVar[tuple[str, ...]] = ("row_factory",)  # of a driver's connection: its row factory
+    replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
+    # Whether a unit of work may begin and end in one message: see ``begin_at_once`` and ``commit_at_once``.
+    sends_at_once: ClassVar[bool] = True
+    modulo: ClassVar[str] = "mod({}, {})"
+    remote: ClassVar[bool] = True  # whether it is a server, whose connections can be cut
+    # Whether a transaction may be lost without an error at its commit: see ``has_failed``.
+    loses_transactions: ClassVar[bool] = True
+    exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
+    # Where connections begin; empty if no other connection can fill a stage while a transaction is open.
+    current_schema: ClassVar[str] = ""
+    unstorable: ClassVar[frozenset[str]] = frozenset()  # floats that a column cannot hold: nan, inf, -inf
+    drop_temporary: ClassVar[str] = "DROP TABLE"  # drops a temporary table without ending the transaction
+    # Whether it shows up to where a foreign table is final.
+    reads_foreign_tables: ClassVar[bool] = False
+    # What to do when the database refuses the connection.
+    fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have access to it"
+    connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
+    fix_read_only: ClassVar[str] = WRITABLE
+    fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
+
+    def hash_of(self, column: str, level: int | None) -> str:
+        """Return an expression for the number by which the sequence of a subject is assigned, empty if there is none.
+
+        The plain form is ``opencqrs_py.model.partition.hash_of`` of the subject, cut to a level if one is given.
+        """
+        return ""
+
+    # What is sent to notify other nodes at once of a change in the control tables; empty: not possible.
+    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it skips rows that others have locked
+    notify_nodes: ClassVar[str] = ""
+
+    # Connections
+
+    def driver_url(self, url: URL) -> URL:
+        """Return the URL as SQLAlchemy takes it."""
+        return url if "+" in url.drivername else url.set(drivername=self.driver)
+
+    def read_only_url(self, url: URL) -> URL:
+        """Return the URL that opens a file read-only; on a server, the same URL."""
+        return url
+
+    def file(self, url: URL) -> FileGuard:
+        """Return what watches over the file of a database, if it is one."""
+        return FileGuard()
+
+    def engine(self, url: URL) -> Engine:
+        """Return an engine of our own."""
+        engine = create_engine(url, poolclass=KeepingPool, connect_args=self.connect_args(url))
+        replace_cut_connections(engine)
+        return engine
+
+    def connect(self, driver: Any, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+        """Open a connection of the driver, for an engine of our own."""
+        return driver.connect(*args, **settings)
+
+    def connect_args(self, _url: URL) -> dict[str, Any]:
+        """Return what an engine of our own hands to the driver besides the URL."""
+        return {}
+
+    def adopt(self, engine: Engine) -> None:
+        """Make sure that our transactions begin correctly on an engine of the user."""
+
+    def control_url(self, database: Database) -> URL | None:
+        """Return where the control tables of a database are; ``None`` for one that no other process can see."""
+        return database.url
+
+    def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
+        """Return the engine whose statements each see the newest state; ``url`` is ``None`` if ``engine`` is not ours.
+
+        Both engines of ours share a pool, whose connections ``switch`` puts into the required mode.
+        """
+        return engine.execution_options(isolation_level="AUTOCOMMIT") if url is None else engine
+
+    def writing_engine(self, engine: Engine, url: URL | None) -> Engine:
+        """Return the engine whose connections begin transactions; ``url`` is ``None`` if ``engine`` is not ours."""
+        return engine
+
+    def switch(self, driver: Any, *, autocommit: bool) -> None:
+        """Make each statement on a driver's idle connection its own transaction, or begin one."""
+        if driver.autocommit != autocommit:
+            driver.autocommit = autocommit
+
+    def check_server(self, connection: Connection, label: str) -> None:
+        """Raise OCQ-302 if another server than this dialect's answers."""
+
+    # Rebuilds
+
+    # Whether DDL commits, so that a swap has steps, between which a process may end.
+    swaps_in_steps: ClassVar[bool] = False
+
+    def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
+        """Return what watches over what is written to a shadow.
+
+        Raises:
+            EventStoreError: OCQ-302, where there are no shadows.
+        """
+        raise EventStoreError("OCQ-302", f"{self.name} databases have no shadows", database.label)
+
+    def shadows(self, database: Database) -> Shadows:
+        """Return what keeps the shadows beside the tables of a database.
+
+        Raises:
+            RebuildError: OCQ-630, where there are none.
+        """
+        what = f"groups cannot be rebuilt beside the live one on {self.name}"
+        raise RebuildError("OCQ-630", what, database.label, "empty the tables in @on_reset, and opencqrs groups reset")
+
+    # Errors: each is the driver's own
+
+    @abstractmethod
+    def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
+        """Return whether the database is temporarily unavailable, ``None`` if the error is not of its driver.
+
+        ``cut`` says whether SQLAlchemy considers the connection cut.
+        """
+
+    @abstractmethod
+    def denies(self, error: BaseException | None) -> bool:
+        """Return whether the database's user lacks a privilege."""
+
+    def is_read_only(self, error: BaseException | None) -> bool:
+        """Return whether the server, or the user, may not write at all."""
+        return False
+
+    def is_another_kind(self, error: BaseException | None) -> bool:
+        """Return whether the answering server is a different kind of database."""
+        return False
+
+    def misses_table(self, error: BaseException | None) -> bool:
+        """Return whether a table or column is missing that a statement names."""
+        return False
+
+    def is_damaged(self, error: BaseException | None) -> bool:
+        """Return whether a driver's error means that the database's file is damaged or not a database."""
+        return False
+
+    def is_full(self, error: BaseException | None) -> bool:
+        """Return whether there is no space left for the database's file."""
+        return False
+
+    def fix_to_reach(self, url: URL) -> str:
+        """Return what to do when the database cannot be reached."""
+        return self.fix_unreachable
+
+    def is_busy(self, error: BaseException | None) -> bool:
+        """Return whether another process has held the whole database for too long."""
+        return False
+
+    def is_lock_timeout(self, error: BaseException | None) -> bool:
+        """Return whether a wait for a lock timed out."""
+        return False
+
+    def is_cancelled(self, error: BaseException | None) -> bool:
+        """Return whether the server has ended a statement because it took too long, or a person cancelled it."""
+        return False
+
+    def is_deadlock(self, error: BaseException | None) -> bool:
+        """Return whether the database has ended a transaction because of a deadlock."""
+        return False
+
+    # Tables
+
+    def adapt(self, table: Table) -> None:
+        """Change a copy of one of our tables into what the database needs."""
+
+    def create(self, database: Database, connection: Connection, table: Table) -> None:
+        """Create one of our tables, which is missing."""
+        database.table(table).create(connection)
+
+    def turn_statements(self, database: Database) -> tuple[str, ...]:
+        """Return the statements that make other programs that add events take the append lock, too."""
+        return ()
+
+    def find_turns(self, database: Database) -> str:
+        """Return the query that checks for what ``turn_statements`` creates; empty if it cannot get lost."""
+        return ""
+
+    def find_hidden(self, database: Database) -> str:
+        """Return the query that has a row if all events are hidden from the user; empty if that is impossible."""
+        return ""
+
+    def own_progress(self, database: Database) -> str:
+        """Return a condition that is true in our own progress table only, wherever a handler switches its connection.
+
+        Empty if the table's name is sufficient.
+        """
+        return ""
+
+    def order_statements(self, database: Database, connection: Connection) -> tuple[str, ...]:
+        """Return the statements that put the events of an older version of the table into the order of their ids."""
+        return ()
+
+    def step_fix(self, error: BaseException | None) -> str:
+        """Return what to do if the user may not change our tables in this way; empty for other errors."""
+        return ""
+
+    # Appends
+
+    @abstractmethod
+    def append_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        """Open a transaction that begins when all other appends have ended, and sees what they wrote.
+
+        Positions must become visible in their order, with any number of writers: see ``turn_statements``.
+
+        Raises:
+            DatabaseAwayError: OCQ-305, if another holds the lock for too long; OCQ-304, if the database is unavailable.
+        """
+
+    @abstractmethod
+    def change_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        """Open a transaction that begins when all others that change our tables have ended. Raises as above."""
+
+    def start_lock(self, database: Database) -> AbstractContextManager[object]:
+        """Return a block for one process at a time: two that create the same table at once may get errors.
+
+        Raises:
+            DatabaseAwayError: As ``append_lock``.
+        """
+        return nullcontext()
+
+    def append_at_once(self, database: Database, rows: Iterable[Row]) -> int | None:
+        """Append a few rows by one statement that is its own transaction.
+
+        Returns:
+            How many were new; ``None``, and nothing is done, where that is not possible.
+        """
+        return None
+
+    @abstractmethod
+    def insert(self, database: Database, connection: Connection, rows: list[Row]) -> int:
+        """Add rows under the append lock, except known ones, which use up no position; return how many were new."""
+
+    def bulk_loading(self, connection: Connection) -> AbstractContextManager[None]:
+        """Return a block in which very many events are added."""
+        return nullcontext()
+
+    def settle(self, database: Database, added: int) -> None:
+        """Run the maintenance after an append of ``count`` events."""
+
+    # Reads
+
+    def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:
+        """Open a watch on the events by the quickest means available; ``look`` returns the head."""
+        return polling(database, look)
+
+    def watch_progress(self, database: Database, group: str) -> AbstractContextManager[Watch]:
+        """Open a watch on the stored progress of a group by the quickest means available."""
+        return polling_progress(database, group)
+
+    def find_event(self, table: str, event_id: str, source: str) -> tuple[str, Row]:
+        """Return what finds position and source of the events with an id, of all sources or of one, and its values.
+
+        The index begins with the source, so this iterates over the sources, which are few.
+        """
+        found = f"SELECT position, source FROM {table} WHERE id = {self.mark}"  # noqa: S608 our own names
+        if source:
+            return f"{found} AND source = {self.mark}", (event_id, source)
+        following = f"SELECT min(source) FROM {table} WHERE source > known.source"  # noqa: S608
+        sources = (
+            f"WITH RECURSIVE known (source) AS (SELECT min(source) FROM {table} UNION ALL "  # noqa: S608
+            f"SELECT ({following}) FROM known WHERE known.source IS NOT NULL)"
+        )
+        joined = f"known JOIN {table} event ON event.source = known.source"
+        chosen = f"SELECT event.position, event.source FROM {joined}"  # noqa: S608
+        return f"{sources} {chosen} AND event.id = {self.mark} ORDER BY event.source", (event_id,)
+
+    def find_stored(self, table: str, columns: Sequence[str], keys: Sequence[tuple[str, str]]) -> tuple[str, Row]:
+        """Return what finds the events of some hundred pairs of source and id, by the index, and its values."""
+        wanted = ", ".join([f"({self.mark}, {self.mark})"] * len(keys))
+        found = f"SELECT {', '.join(f'event.{name}' for name in columns)} FROM wanted"  # noqa: S608 our own names
+        joined = f"CROSS JOIN {table} event WHERE event.source = wanted.source AND event.id = wanted.id"
+        return f"WITH wanted (source, id) AS (VALUES {wanted}) {found} {joined}", tuple(chain.from_iterable(keys))
+
+    # Tables of others
+
+    def writers(
+        self, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable
+    ) -> Writers | None:
+        """Return what shows the transactions that may still add events; ``None`` if everything to be seen is final."""
+        return None
+
+    def as_text(self, column: str, kind: TypeEngine[Any]) -> str:
+        """Return an expression for the text of a column; a timestamp without a zone is treated as UTC."""
+        return f"CAST({column} AS TEXT)"
+
+    # Units of work
+
+    def begin_at_once(
+        self, connection: Connection, savepoint: str, lock: Statement, later: Sequence[Statement], values: Values
+    ) -> bool | None:
+        """Begin a transaction, set a savepoint and lock a row by one message; ``later`` are those that may end it.
+
+        Returns:
+            Whether the row was found; ``None``, and nothing is done, where that is not possible.
+        """
+        return None
+
+    def commit_at_once(self, connection: Connection, savepoint: str, move: Statement, values: Values) -> bool | None:
+        """Release a savepoint, send the last statement and commit, by one message; nothing is committed without a row.
+
+        Returns:
+            Whether the row was found; ``None``, and nothing is done, where that is not possible.
+        """
+        return None
+
+    def pipelined(self, connection: Connection) -> Pipeline | None:
+        """Send statements on the driver's connection without waiting for each answer; ``None`` where it cannot."""
+        return None
+
+    def watch_statements(self, unit: Unit, driver: Any, undone: ExitStack) -> None:
+        """Watch handlers' statements, where seemingly harmless ones end a transaction."""
+
+    def in_transaction(self, driver: Any) -> bool | None:
+        """Return whether a connection of the driver is in a transaction, ``None`` if that does not show."""
+        return None
+
+    def has_failed(self, connection: Connection, *, erred: bool) -> bool:
+        """Return whether a commit would roll back, or everything was rolled back, without any error.
+
+        ``erred`` tells whether a statement has failed, as far as ``watch_statements`` has seen.
+        """
+        return False
+
+    def left_in_place(self, cursor: Any) -> str:
+        """Return what the rollback that a driver's cursor has just sent could not undo; empty if nothing is left."""
+        return ""
+
+    # Bulk writes of handlers
+
+    def upsert(self, connection: Connection, write: BulkWrite) -> None:
+        """Insert rows, or merge them with those of the same keys, in the order given.
+
+        The default fits databases with ``ON CONFLICT``: statements of many rows, with a mark for each value.
+        """
+        marks = f"({', '.join([self.mark] * len(write.columns))})"
+        for size, values in write.in_groups(self.most_marks):
+            text = f"{write.insert} VALUES {', '.join([marks] * size)} {write.on_conflict}"
+            connection.exec_driver_sql(text, values)
+
+    def sent(self, write: BulkWrite) -> BulkWrite:
+        """Return rows with their values as the driver gets them."""
+        return write
+
+    def upsert_selected(self, connection: Connection, write: BulkWrite, select: str, values: tuple[Any, ...]) -> None:
+        """Insert the rows that a query returns, or merge them as ``upsert`` does; ``write`` names the columns only."""
+        connection.exec_driver_sql(f"{write.insert} {select} {write.on_conflict}", values)
+
+    def stored_name(self, connection: Connection, schema: str | None, table: str) -> str:
+        """Return a table's name as the database stores it, if table names are case-insensitive."""
+        return table
+
+    def column_types(self, connection: Connection, schema: str | None, table: str) -> dict[str, str]:
+        """Return the types of a table's columns as ``upsert`` names them, where it does."""
+        return {}
+
+    def column_without_value(self, error: BaseException | None, table: str) -> str | None:
+        """Return the column of a table that must not be null and was null in a row, if that is the error."""
+        return None
+
+    def upsert_obstacle(
+        self, shape: TableShape, columns: Mapping[str, ColumnValues], keys: Sequence[str], add: Sequence[str]
+    ) -> str:
+        """Return why these rows cannot be merged correctly on this database; empty if they can."""
+        return ""
+
+    def text_of_number(self, number: float | Decimal) -> str:
+        """Return the text that a text column makes of a number; it may distinguish what the column does not."""
+        return format(number, "f") if isinstance(number, Decimal) else repr(number + 0)
+
+    def rounds(self, of: TypeEngine[Any]) -> bool:
+        """Return whether a column of that type silently rounds numbers which it cannot hold."""
+        return False
+
+    def kept_number(self, number: float | Decimal) -> Any:
+        """Return a number as it is sent to such a column; ``None`` if the column would round it."""
+        return number
+
+    def kept_moment(self, of: TypeEngine[Any]) -> KeptMoment | None:
+        """Return the conversion of a moment, a day or a text to a column of that type, if the database lacks it.
+
+        The default does so where moments have no offset: a text with one is written as its moment in UTC, as that of a
+        datetime is. Else PostgreSQL silently drops the offset, and MariaDB refuses the text.
+        """
+        return moment_in_utc if isinstance(of, types.DateTime) and not of.timezone else None
+
+    # Stages: tables that hold rows until one statement merges them
+
+    def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
+        """Return the statement that creates an empty table with some columns of another one, unless it is there.
+
+        One that is not ``shared`` is visible to this connection only, and ends with it at the latest.
+        """
+        empty = f"SELECT {columns}, CAST('' AS CHAR(40)) AS {STAGED_BY} FROM {of} WHERE 1 = 0"  # noqa: S608 our own names
+        return f"CREATE TEMPORARY TABLE {name} AS {empty}"
+
+    def stage_column(self, column: str, kind: str) -> str:
+        """Return an expression for the type of a stage's column, from that of the table whose rows it will hold."""
+        return column
+
+    def summed_column(self, column: str, kind: str, of: TypeEngine[Any]) -> str:
+        """Return likewise an expression for a column whose rows are summed: each of them is kept without rounding."""
+        return self.stage_column(column, kind)
+
+    def in_python_order(self, column: str) -> str:
+        """Return an expression that sorts texts by their characters, as Python does."""
+        return column
+
+    def sees_stages(self, connection: Connection) -> bool:
+        """Return whether a transaction that is open sees what others commit from now on."""
+        return False
+
+    def drop_stage(self, connection: Connection, table: str) -> None:
+        """Drop a stage, if it exists; wait at most a second for its users."""
+        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {table}")
+
+    # Rows that one transaction has locked
+
+    def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
+        """Return a query for rows that no other transaction may change until this one ends.
+
+        Args:
+            columns: What to read of them.
+            table: The table, with its prefix.
+            where: Which rows, by their primary key.
+            order: The column of the primary key, in whose order they are locked.
+            seconds: How long to wait for other transactions. The time of day must be read after that wait, by another
+                statement.
+        """
+        del seconds
+        return f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {order} FOR UPDATE"  # noqa: S608 our own names
+
+    def isolation_after_waits(self, database: Database) -> str | None:
+        """Return the isolation that shows what was committed during a wait for a row; ``None``: it is the usual one."""
+        return None
+
+    def insert_unless_known(self, connection: Connection, insert: str, key: str, values: Row) -> bool:
+        """Insert one row unless there is one with its primary key, and return whether it is new.
+
+        The transaction continues in both cases. All other errors are raised.
+        """
+        return connection.exec_driver_sql(f"{insert} ON CONFLICT ({key}) DO NOTHING", values).rowcount == 1
+
+    # Taking over
+
+    @abstractmethod
+    def lock_claim(
+        self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition]
+    ) -> None:
+        """Let claims of a group follow each other, and lock the rows of the partitions, with a bounded wait.
+
+        Raises:
+            DBAPIError: If a lock was not available in time; see ``is_lock_timeout``.
+        """
+
+    def lock_rows(
+        self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition], wait: str = ""
+    ) -> None:
+        """Lock the rows of partitions on a server; ``wait`` is its clause that limits the wait of a statement."""
+        where = f"{database.prefix}{PROGRESS.name} WHERE group_name = %s AND modulus = %s AND residue = %s"
+        for partition in sorted(partitions):
+            row = (group, partition.modulus, partition.residue)
+            connection.exec_driver_sql(f"SELECT epoch FROM {where} FOR UPDATE{wait}", row).all()  # noqa: S608 our own names
+
+    def holder_of(self, database: Database, connection: Connection, group: str, partition: Partition) -> int | None:
+        """Return the session whose open transaction holds a partition."""
+        return None
+
+    def notices(self, database: Database) -> AbstractContextManager[Notices] | None:
+        """Open a listener for ``notify_nodes``, on its own connection."""
+        return None
+
+    def bound_transaction(self, connection: Connection, seconds: float, *, borrowed: bool) -> None:
+        """Limit how long a transaction waits for locks, and how long it may be idle: then the server ends it.
+
+        A process that is frozen in one would keep its locks for as long as it is frozen.
+
+        Args:
+            connection: In the transaction.
+            seconds: To wait for a lock. It may be idle for ``standing_seconds``.
+            borrowed: Whether its connection belongs to an engine of the user, and must stay as it is.
+        """
+
+    def ending_what_stands(self, connection: Connection, *, borrowed: bool) -> AbstractContextManager[None]:
+        """Have the server end the transaction of a connection if no statement comes for ``standing_seconds``.
+
+        Unlike ``bound_transaction`` it leaves the connection unchanged, which others may use after the block.
+        """
+        return nullcontext()
+
+    def session_of(self, driver: Any) -> int | None:
+        """Return the number of a driver connection's session, by which it can be ended; ``None`` if it cannot be."""
+        return None
+
+    def end_session(self, connection: Connection, holder: int) -> None:
+        """End a session; raises a ``DBAPIError`` if the database's user may not."""
+
+    # Helpers
+
+    def too_long(self, database: Database, who: str = "another program") -> DatabaseAwayError:
+        """Return the error for a wait for a lock that timed out."""
+        what = f"{who} has been writing for more than {self.patience:g} seconds"
+        return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end it")
+
+
+_known: dict[str, Dialect] = {}
+
+
+def register(dialect: Dialect) -> None:
+    """Make a dialect known by its name and its aliases."""
+    for name in (dialect.name, *dialect.aliases):
+        _known[name] = dialect
+
+
+def dialect_named(name: str) -> Dialect | None:
+    """Return the dialect of that name or alias, ``None`` if there is none."""
+    if name not in _known:
+        for entry in entry_points(group="opencqrs.databases", name=name):
+            register(entry.load()())
+    return _known.get(name)
+
+
+def driver_error(error: BaseException) -> BaseException | None:
+    """Return the driver's error inside SQLAlchemy's."""
+    return error.orig if isinstance(error, DBAPIError) else error
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether ``error`` means that a database is temporarily unavailable.
+
+    Errors of every driver count, also wrapped by SQLAlchemy: a handler may use its own connection to another database.
+    """
+    if isinstance(error, exc.TimeoutError | DatabaseAwayError | ConnectionLostError):
+        return True
+    cut = isinstance(error, DBAPIError) and error.connection_invalidated
+    of_driver = driver_error(error)
+    for dialect in dict.fromkeys(_known.values()):
+        found = dialect.is_outage(of_driver, cut=cut)
+        if found is not None:
+            return found
+    return cut
+
+
+def lost_before(label: str) -> DatabaseAwayError:
+    """Return the error of a transaction whose connection was lost in a statement whose error a handler caught."""
+    what = "the database no longer answers (a connection was lost, and the error of its statement was caught)"
+    fix = "make sure that it is available; handlers must not catch such errors: nothing of the transaction is stored"
+    return DatabaseAwayError("OCQ-304", what, label, fix)
+
+
+def chunks(rows: Iterable[Row], most_rows: int, most: int, length_of: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Yield the rows in lists of up to ``most_rows``, each of which ends when its lengths add up to ``most``."""
+    chunk: list[Row] = []
+    length = 0
+    for row in rows:
+        chunk.append(row)
+        length += length_of(row)
+        if len(chunk) == most_rows or length >= most:
+            yield chunk
+            chunk, length = [], 0
+    if chunk:
+        yield chunk

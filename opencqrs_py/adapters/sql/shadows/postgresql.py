@@ -1,0 +1,374 @@
+"""Shadows on PostgreSQL: a schema beside the live one; all of a swap is one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from typing_extensions import override
+
+from opencqrs_py.adapters.sql.connections import reason_of, run
+from opencqrs_py.adapters.sql.dialects.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
+from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS
+from opencqrs_py.adapters.sql.shadows.kept_rows import KEPT, KeptRows
+from opencqrs_py.adapters.sql.shadows.postgresql_dependents import users_of_rest
+from opencqrs_py.adapters.sql.shadows.postgresql_moves import (
+    exchange,
+    objects_of,
+    obstacles,
+    space_of,
+    specials_of,
+    specials_that_go,
+)
+from opencqrs_py.adapters.sql.shadows.postgresql_structure import copy_structure, triggers_of
+from opencqrs_py.adapters.sql.shadows.shadows import Columns, Comparison, Shadows, seeded_in, written_in
+from opencqrs_py.adapters.sql.shadows.swaps import (
+    Swap,
+    Swapped,
+    built_record,
+    old_gone,
+    require_building,
+    require_old,
+    require_same_layout,
+)
+from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
+from opencqrs_py.adapters.sql.structure import Triggers
+from opencqrs_py.adapters.sql.tables import PROGRESS
+from opencqrs_py.errors import EventStoreError, RebuildError
+from opencqrs_py.model.naming import listed
+from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
+
+_PATIENCE_MS = 50  # that readers wait behind a swap that cannot get its locks
+_WITH_ROWS = ("table", "materialized view")
+
+_COLUMNS = """
+SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+class PostgresqlShadows(Shadows):
+    """Keeps shadows in schemas of the same database, since a table moves from one to another in no time."""
+
+    @cached_property
+    @override
+    def _live_place(self) -> str:
+        with self._database.reading() as connection:
+            found: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
+        if found is None:
+            what = "the user's search path contains no existing schema"
+            raise RebuildError("OCQ-630", what, self._database.label, "create it, or set the search path")
+        return found
+
+    @property
+    def _ours(self) -> str:
+        """Prefix of our own live tables."""
+        return self._database.prefix or f"{quoted(self._live_place)}."
+
+    @override
+    def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
+        return self._url(self._place(kind, record.group), record.shared)
+
+    def _url(self, schema: str, shared: Sequence[str] = ()) -> str:
+        said = self._database.url.query.get("options", "")
+        before = " ".join(said) if isinstance(said, tuple) else said
+        path = f"{before} -csearch_path={schema}".strip()
+        url = self._database.url.update_query_dict({"options": path})
+        return marked(url, ShadowOf(self._live_place, tuple(shared)))
+
+    @override
+    def exists(self, group: str, kind: str = "shadow") -> bool:
+        return self._has_schema(self._place(kind, group))
+
+    def _has_schema(self, name: str) -> bool:
+        with self._database.reading() as connection:
+            asked = "SELECT to_regnamespace(%s) IS NOT NULL"
+            return bool(connection.exec_driver_sql(asked, (quoted(name),)).scalar())
+
+    @override
+    def _live_names(self) -> list[str]:
+        with self._database.reading() as connection:
+            return [each.name for each in relations(connection, self._live_place)]
+
+    @override
+    def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
+        live, shadow = self._live_place, self._place("shadow", begun.group)
+        try:
+            with self._database.dialect.change_lock(self._database) as connection:
+                connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
+                connection.exec_driver_sql(f"CREATE TABLE {quoted(shadow)}.{WRITTEN} {WRITTEN_COLUMNS}")
+                for table in shared:
+                    view, of = f"{quoted(shadow)}.{quoted(table)}", f"{quoted(live)}.{quoted(table)}"
+                    run(connection, f"CREATE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608 quoted
+                copy_structure(connection, live, shadow, tables)
+                self._write(connection, begun)
+        except DBAPIError as error:
+            if self._database.is_outage(error):
+                raise
+            what = f"the shadow of group '{begun.group}' cannot be made ({reason_of(error)})"
+            fix = f"have an administrator GRANT CREATE ON DATABASE or run CREATE SCHEMA {shadow} AUTHORIZATION the user"
+            raise RebuildError("OCQ-630", what, self._database.label, fix) from None
+
+    @override
+    def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
+        return triggers_of(connection, tables)
+
+    @override
+    def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
+        shadow = self._place("shadow", group)
+        with self._database.reading() as connection:
+            known = relations(connection, shadow)
+            live = {each.name for each in relations(connection, self._live_place)}
+            moved_ones = self._moved(
+                connection, shadow, [each for each in known if each.name not in shared], live, named
+            )
+            found = []
+            for each in known:
+                if each.name in shared:
+                    found.append(ShadowTable(each.name, "view", Fate.SHARED, "rebuild.shared-tables"))
+                    continue
+                fate = Fate.SWAPPED if each.name in live else Fate.ADDED
+                how = "rebuild.tables" if each.name in named else "made by @on_start"
+                found.append(ShadowTable(each.name, each.kind, fate if each.number in moved_ones else Fate.LEFT, how))
+            there = {(each.kind, each.name) for each in specials_of(connection, self._live_place)}
+            specials = specials_of(connection, shadow)
+            stays = any(each.fate is Fate.LEFT for each in found)
+            moving = [each for each in known if each.number in moved_ones]
+            going = specials_that_go(connection, specials, moving) if stays else {*specials}
+            for each in specials:
+                fate = Fate.SWAPPED if (each.kind, each.name) in there else Fate.ADDED
+                found.append(ShadowTable(each.name, each.kind, fate if each in going else Fate.LEFT))
+        return found
+
+    def _moved(
+        self,
+        connection: Connection,
+        shadow: str,
+        known: Sequence[Relation],
+        live: Collection[str],
+        named: Collection[str],
+    ) -> set[int]:
+        """Return the numbers of what is swapped: what handlers have written to, what is new, and what belongs to it."""
+        place, dialect = f"{quoted(shadow)}.", self._database.dialect
+        names = written_in(dialect, connection, place) | set(named)
+        carries = {each.number for each in known if each.name in names or each.name not in live}
+        seeded = seeded_in(dialect, connection, place)
+        unsure = [each for each in known if each.kind == "table" and each.name not in seeded]
+        carries |= {each.number for each in unsure if has_rows(connection, shadow, each.name)}
+        return ties(connection, known).moved(known, carries)
+
+    @override
+    def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
+        with self._database.reading() as connection:
+            return self._refusals(connection, group, tables)
+
+    def _refusals(self, connection: Connection, group: str, tables: Sequence[ShadowTable]) -> list[str]:
+        place = self._place("shadow", group)
+        moved = {(space_of(each.kind), each.name) for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)}
+        live, shadow = (
+            [each for each in objects_of(connection, one) if (space_of(each.kind), each.name) in moved]
+            for one in (self._live_place, place)
+        )
+        found = obstacles(connection, live)
+        for user in users_of_rest(connection, place, shadow):
+            used = user.used.replace(f"{place}.", "")
+            found.append(f"the {user.name} needs the {used}, which stays as it is".replace(f"{place}.", ""))
+        right = "has_schema_privilege(%s, 'CREATE')"
+        if not connection.exec_driver_sql(f"SELECT {right}", (self._live_place,)).scalar():
+            found.append(f"the user may not create tables in the schema {self._live_place}")
+        return found
+
+    @override
+    def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
+        shadow, live = (quoted(each) for each in (self._place("shadow", group), self._live_place))
+        with self._database.writing(isolation="REPEATABLE READ") as connection:
+            rows = KeptRows(connection, group, "%s")
+            positions = rows.positions(self._ours), rows.positions(f"{shadow}.")
+            found = (_difference(connection, name, live, shadow, examples) for name in tables)
+            return Comparison(*positions, tuple(found))
+
+    @override
+    def _drop_shadow(self, group: str) -> None:
+        with self._database.dialect.change_lock(self._database) as connection:
+            self._drop(connection, self._place("shadow", group))
+            known = self.record(group)
+            if known is not None and known.phase is RebuildPhase.BUILDING:
+                self._write(connection, replace(known, phase=RebuildPhase.ENDED))
+
+    @override
+    def drop_old(self, group: str) -> None:
+        with self._database.dialect.change_lock(self._database) as connection:
+            self._drop(connection, self._place("old", group))
+            known = self.record(group)
+            if known is not None:
+                self._write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
+
+    def _drop(self, connection: Connection, schema: str) -> None:
+        """Drop a schema of ours; refuse if others hold on to what is in it."""
+        found = connection.exec_driver_sql("SELECT to_regnamespace(%s)::oid", (quoted(schema),)).scalar()
+        if found is None:
+            return
+        if holders := [user.name for user in users_of_rest(connection, schema)]:
+            what = f"the schema {schema} cannot be dropped: {listed(holders)} would go with it"
+            raise RebuildError("OCQ-630", what, self._database.label, "drop that first")
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
+        connection.exec_driver_sql(f"DROP SCHEMA {quoted(schema)} CASCADE")
+
+    @override
+    def _swap(self, swap: Swap) -> Swapped:
+        group = swap.group
+        shadow, old = self._place("shadow", group), self._place("old", group)
+        self._analyse(shadow)
+        with self._database.writing(isolation="READ COMMITTED") as connection:
+            before = self._locked_record(connection, group)
+            require_building(swap, before)
+            known = self._records.find(connection, group)
+            rows = KeptRows(connection, group, "%s")
+            with self._fenced(connection, group) as live:
+                swap.reached(live)
+                layout = rows.positions(f"{quoted(shadow)}.")
+                require_same_layout(group, live, layout)
+                where = f"{quoted(shadow)}.{PROGRESS.name} WHERE group_name = %s"
+                connection.exec_driver_sql(f"SELECT 1 FROM {where} FOR UPDATE", (group,)).all()  # noqa: S608
+            tables = self.look(group, swap.named, before.shared)
+            moved = [each for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)]
+            if refused := self._refusals(connection, group, tables):
+                raise _cannot(group, refused)
+            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(old)}")
+            self._copy_kept_tables(connection, old)
+            began = self._lock(connection, [each.name for each in moved if each.fate is Fate.SWAPPED])
+            self._require_same_structure(connection, swap, before)
+            before = replace(before, filled=self._left_filled(connection, swap, moved))
+            exchange(connection, self._live_place, moved, shadow, old)
+            rows.copy(self._ours, f"{quoted(old)}.")
+            position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
+            rows.fence(f"{quoted(shadow)}.", rows.newest_epoch(f"{quoted(shadow)}.") + 1)
+            self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
+            record = replace(self._swapped_record(swap, known, before), relations=_relations_of(moved))
+            self._write(connection, record)
+            self._notify(connection)
+        return Swapped(position, tuple(tables), time.monotonic() - began)
+
+    @override
+    def _undo(self, group: str, fills: Collection[str]) -> Swapped:
+        shadow, old = self._place("shadow", group), self._place("old", group)
+        with self._database.writing(isolation="READ COMMITTED") as connection:
+            before = self._locked_record(connection, group)
+            require_old(before)
+            if not self._has_schema(old):
+                raise old_gone(group, f"schema {old}")
+            rows = KeptRows(connection, group, "%s")
+            with self._fenced(connection, group):
+                pass
+            kept = relations(connection, old)
+            live = {each.name for each in relations(connection, self._live_place)}
+            built = [_kind_and_name(each) for each in before.relations]
+            connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
+            back = [ShadowTable(e.name, e.kind, Fate.SWAPPED if e.name in live else Fate.ADDED) for e in kept]
+            back += [ShadowTable(each.name, each.kind, Fate.SWAPPED) for each in specials_of(connection, old)]
+            leaving = {(space_of(kind), name) for kind, name in built}
+            mine = [e for e in objects_of(connection, self._live_place) if (space_of(e.kind), e.name) in leaving]
+            if refused := obstacles(connection, mine):
+                raise _cannot(group, refused)
+            began = self._lock(connection, [name for kind, name in built if name in live and kind == "table"])
+            self._require_empty(connection, before, fills)
+            gone = [ShadowTable(name, kind, Fate.SWAPPED) for kind, name in built]
+            exchange(connection, self._live_place, back, old, shadow, gone, with_triggers=False)
+            position = rows.replace(f"{quoted(old)}.", self._ours)
+            self._write(connection, self._undone_record(before, self._records.find(connection, group)))
+            self._notify(connection)
+        seconds = time.monotonic() - began
+        self._drop_in_peace(shadow)
+        self._drop_in_peace(old)
+        return Swapped(position, tuple(back), seconds)
+
+    def _locked_record(self, connection: Connection, group: str) -> RebuildRecord:
+        table = f"{self._ours}{self._rebuilds.name}"
+        connection.exec_driver_sql(f"SELECT 1 FROM {table} WHERE group_name = %s FOR UPDATE", (group,)).all()  # noqa: S608
+        found = self.record(group)
+        if found is None:
+            raise RebuildError("OCQ-630", f"group '{group}' is not being rebuilt", f"group {group}")
+        return found
+
+    def _lock(self, connection: Connection, names: Iterable[str]) -> float:
+        """Lock tables against readers, for a short time only, as later readers wait as well. Return when that began."""
+        live = quoted(self._live_place)
+        tables = [f"{live}.{quoted(name)}" for name in names]
+        tables = [each for each in tables if is_table(connection, each)]
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_PATIENCE_MS}ms'")
+        began = time.monotonic()
+        if tables:
+            run(connection, f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE").close()
+        return began
+
+    def _copy_kept_tables(self, connection: Connection, schema: str) -> None:
+        for table in KEPT:
+            like = f"{quoted(schema)}.{table.name} (LIKE {self._ours}{table.name} INCLUDING ALL)"
+            connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {like}")
+
+    def _analyse(self, schema: str) -> None:
+        """Fill materialized views, and analyse the new tables before they are read."""
+        with self._database.reading() as connection:
+            known = relations(connection, schema)
+            for each in sorted(known, key=lambda one: one.number):  # one may show another that is older
+                if each.kind == "materialized view":
+                    run(connection, f"REFRESH MATERIALIZED VIEW {quoted(schema)}.{quoted(each.name)}").close()
+            for each in known:
+                if each.kind in _WITH_ROWS:
+                    run(connection, f"ANALYZE {quoted(schema)}.{quoted(each.name)}").close()
+
+    def _notify(self, connection: Connection) -> None:
+        connection.exec_driver_sql(self._database.dialect.notify_nodes)
+
+    def _drop_in_peace(self, schema: str) -> None:
+        """Drop what is no longer needed; if that fails, it is dropped later."""
+        try:
+            with self._database.dialect.change_lock(self._database) as connection:
+                self._drop(connection, schema)
+        except (DBAPIError, EventStoreError):
+            return
+
+
+def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
+    what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
+    fix = "have @on_start create it, or drop it before and create it again after the rebuild; or reset the group"
+    return RebuildError("OCQ-630", what, f"group {group}", fix)
+
+
+def _relations_of(moved: Iterable[ShadowTable]) -> tuple[str, ...]:
+    return tuple(f"{each.kind}:{each.name}" for each in moved)
+
+
+def _kind_and_name(said: str) -> tuple[str, str]:
+    kind, _, name = said.partition(":")
+    return kind, name
+
+
+def _difference(connection: Connection, name: str, live: str, shadow: str, examples: int) -> Difference:
+    one, other = f"{live}.{quoted(name)}", f"{shadow}.{quoted(name)}"
+    known, others = (connection.exec_driver_sql(_COLUMNS, (each,)).scalars().all() for each in (one, other))
+    columns = Columns.of(known, others)
+    row = f"ROW({', '.join(map(quoted, columns.both))})::text AS row"
+
+    def count(query: str) -> int:
+        cursor = run(connection, query)
+        (found,) = cursor.fetchone()
+        cursor.close()
+        return int(found)
+
+    def only(left: str, right: str) -> str:
+        return f"SELECT {row} FROM {left} EXCEPT ALL SELECT {row} FROM {right}"  # noqa: S608 quoted
+
+    def rows(query: str, sign: str) -> list[str]:
+        cursor = run(connection, f"{query} ORDER BY 1 LIMIT {examples}")
+        found = [f"{sign} {row[0]}" for row in cursor.fetchall()]
+        cursor.close()
+        return found
+
+    missing, added = (count(f"SELECT count(*) FROM ({only(*each)}) d") for each in ((one, other), (other, one)))  # noqa: S608
+    rows_live, rows_shadow = (count(f"SELECT count(*) FROM {each}") for each in (one, other))  # noqa: S608
+    shown = (*rows(only(one, other), "-"), *rows(only(other, one), "+")) if missing or added else ()
+    return Difference(name, rows_live, rows_shadow, missing, added, shown, columns.live, columns.shadow)

@@ -1,0 +1,544 @@
+"""Shadows: second tables of a group, with their own progress, beside the live ones, until both are swapped."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection, TableClause, column, delete, inspect, literal, select
+from sqlalchemy import table as sql_table
+from sqlalchemy.exc import DBAPIError
+
+from opencqrs_py.adapters.sql.bulk.staging import STAGES
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect, driver_error
+from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
+from opencqrs_py.adapters.sql.progress_rows import held
+from opencqrs_py.adapters.sql.shadows.guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
+from opencqrs_py.adapters.sql.shadows.kept_rows import KEPT
+from opencqrs_py.adapters.sql.shadows.rebuild_rows import found_rebuild, rebuild_row
+from opencqrs_py.adapters.sql.shadows.swaps import (
+    BusyError,
+    Swap,
+    Swapped,
+    changed_meanwhile,
+    ended_elsewhere,
+    filled_since,
+    refused_by_database,
+)
+from opencqrs_py.adapters.sql.shadows.urls import place_of
+from opencqrs_py.adapters.sql.structure import Triggers, parts_of, structure_of, text_of
+from opencqrs_py.adapters.sql.tables import NAMES, PROGRESS, REBUILDS, prepare
+from opencqrs_py.errors import RebuildError, WaitTimedOutError
+from opencqrs_py.model.group_record import GroupRecord
+from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_DEADLOCKS = 10  # attempts to drop a shadow that another process fills
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to get the locks of a swap
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the rows of shadow and live tables differ at one moment.
+
+    Attributes:
+        live: Positions of the live partitions then.
+        shadow: Those of the shadow; if they differ, some rows differ for that reason.
+        differences: By table.
+        unwritten: Live tables with rows that ``@on_start`` makes, and to which the rebuild has written nothing: they
+            are another group's, or handlers no longer write to them. A swap leaves them unchanged.
+        not_made: Live tables that the rebuild does not make at all, though an earlier ``@on_start`` may have: those of
+            others, and of the group those that nothing fills any more. A swap leaves them, too.
+    """
+
+    live: Mapping[Partition, int]
+    shadow: Mapping[Partition, int]
+    differences: tuple[Difference, ...]
+    unwritten: tuple[str, ...] = ()
+    not_made: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether both had handled the same events."""
+        return self.live == self.shadow
+
+
+class Shadows(ABC):
+    """Keeps the shadows of groups beside the live tables of a database, and swaps them.
+
+    Args:
+        database: The database of the live tables and of the progress, opened by its URL.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._rebuilds = database.table(REBUILDS)
+        self._records = SqlGroupRecords(database)
+
+    # Records
+
+    def record(self, group: str) -> RebuildRecord | None:
+        """Return the last rebuild of a group; ``None`` if there was none."""
+        if not self._is_there(REBUILDS.name):
+            return None
+        with self._database.reading() as connection:
+            return found_rebuild(connection, self._rebuilds, group)
+
+    def is_current(self, group: str, rebuild: RebuildRecord | None) -> bool:
+        """Return whether a rebuild is still the last one of its group; ``None``: it had none."""
+        now = self.record(group)
+        if now is None or rebuild is None:
+            return now is rebuild
+        return now.phase is rebuild.phase and now.is_same(rebuild)
+
+    def require_current(self, group: str, rebuild: RebuildRecord) -> None:
+        """Refuse with OCQ-630 to continue a rebuild that another process has ended, or begun again."""
+        if not self.is_current(group, rebuild):
+            raise ended_elsewhere(group)
+
+    @contextmanager
+    def explained(self, group: str, rebuild: RebuildRecord | None) -> Iterator[None]:
+        """Explain, with OCQ-630, what fails in this block because another process rebuilds the same group.
+
+        Args:
+            group: Processing group.
+            rebuild: The rebuild of this process, or the last one before it begins.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._is_over(group, rebuild):
+                raise ended_elsewhere(group) from error
+            raise
+
+    def _is_over(self, group: str, rebuild: RebuildRecord | None) -> bool:
+        """Return whether another process has ended a rebuild, as far as the database is available."""
+        try:
+            return not self.is_current(group, rebuild)
+        except Exception:  # which is what failed before
+            return False
+
+    def _is_there(self, table: str) -> bool:
+        with self._database.reading() as connection:
+            return inspect(connection).has_table(table, self._database.schema)
+
+    def _write(self, connection: Connection, record: RebuildRecord) -> None:
+        connection.execute(delete(self._rebuilds).where(self._rebuilds.c.group_name == record.group))
+        connection.execute(self._rebuilds.insert().values(**rebuild_row(record)))
+
+    # The build
+
+    def structure_of(self, tables: Collection[str], connection: Connection | None = None) -> dict[str, str]:
+        """Return the structure of live tables, as texts by which two moments can be compared; of those that are there.
+
+        Args:
+            tables: Their names.
+            connection: The connection to use, as within a transaction that has locked them; ``None``: a new one.
+        """
+        if connection is None:
+            with self._database.reading() as reading:
+                return self.structure_of(tables, reading)
+        found, triggers = structure_of(connection, tables), self._triggers(connection, tables)
+        return found | {f"triggers of table {name}": text_of(each) for name, each in triggers.items()}
+
+    def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
+        """Return the triggers of tables where a connection begins, by table; empty where triggers are refused."""
+        del connection, tables
+        return {}
+
+    def _require_same_structure(self, connection: Connection, swap: Swap, before: RebuildRecord) -> None:
+        """Refuse with OCQ-630 to swap tables whose structure was copied before it was changed; they are locked now."""
+        if changed := before.changed(self.structure_of(sorted(swap.named), connection)):
+            raise changed_meanwhile(swap.group, changed)
+
+    def open(
+        self,
+        group: str,
+        handlers: str,
+        tables: Sequence[str],
+        shared: Sequence[str],
+        conditions: Mapping[str, str] | None = None,
+    ) -> RebuildRecord:
+        """Make the place of a shadow, with the tables that are not made by ``@on_start``, unless it is there.
+
+        Args:
+            group: Processing group.
+            handlers: Fingerprint of the handlers that are to fill it.
+            tables: Live tables to be made in it with the same structure, and no rows.
+            shared: Live tables that it shows.
+            conditions: What else the tables depend on, recorded with it.
+
+        Raises:
+            RebuildError: OCQ-630, if it cannot be made.
+        """
+        for table in KEPT:
+            prepare(self._database, table)
+        prepare(self._database, REBUILDS)
+        known = self.record(group)
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        refused = known.refused if known is not None else ()
+        begun = RebuildRecord(
+            group,
+            RebuildPhase.BUILDING,
+            handlers,
+            refused,
+            (),
+            tuple(shared),
+            started_at=at,
+            conditions=conditions or {},
+        )
+        missing = sorted({*tables, *shared} - set(self._live_names()))
+        if missing:
+            what = f"there is no table {listed(missing)}, which settings name"
+            raise RebuildError("OCQ-630", what, f"group {group}", "fix rebuild.tables and rebuild.shared-tables")
+        if both := sorted({*tables} & {*shared}):
+            what = f"{listed(both)} is in rebuild.tables and in rebuild.shared-tables"
+            fix = "keep it in the first if handlers of the group write to it, in the second if they only read it"
+            raise RebuildError("OCQ-630", what, f"group {group}", fix)
+        self._make_place(begun, tables, shared)
+        return begun
+
+    @abstractmethod
+    def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
+        """Return the URL of the shadow, or with ``old`` that of the old tables, with its password."""
+
+    @abstractmethod
+    def exists(self, group: str, kind: str = "shadow") -> bool:
+        """Return whether the place of a shadow, or of old tables, exists."""
+
+    @abstractmethod
+    def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
+        """Return the contents of the shadow, by name, with their fates; ``named`` is swapped in any case."""
+
+    @abstractmethod
+    def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
+        """Return why these cannot be swapped; empty if they can."""
+
+    def note_seeded(self, record: RebuildRecord) -> None:
+        """Record the tables of a shadow that have rows before the first call of a handler."""
+        database = Database(self.url(record))
+        try:
+            with database.writing() as connection:
+                names = [name for name in inspect(connection).get_table_names() if not is_ours(name)]
+                found = [name for name in names if _has_rows(connection, sql_table(name))]
+                connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {SEEDED} {WRITTEN_COLUMNS}")
+                seeded = sql_table(SEEDED, column("name"))
+                connection.execute(delete(seeded))
+                if found:
+                    connection.execute(seeded.insert(), [{"name": name} for name in found])
+        finally:
+            database.close()
+
+    def misnamed(self, record: RebuildRecord) -> list[str]:
+        """Return the tables that a project has made in a shadow by names like ours, so that they are not swapped.
+
+        The stages of processes that were killed are ours.
+        """
+        with self._reading_place(record) as connection:
+            looking = inspect(connection)
+            found = {*looking.get_table_names(), *looking.get_view_names()}
+        theirs = found - NAMES - {WRITTEN, SEEDED, *record.shared}
+        return sorted(name for name in theirs if is_ours(name) and not name.startswith(STAGES))
+
+    def lacking(self, record: RebuildRecord, tables: Collection[str], kind: str = "shadow") -> list[str]:
+        """Return what live tables have and those that are to replace them do not: columns, indexes, checks.
+
+        Args:
+            record: The rebuild.
+            tables: Their names; those that only the live place has are left out.
+            kind: Where the others are: in the ``shadow``, or in the place of the ``old`` ones.
+        """
+        others, live = self._beside(record, kind, lambda connection: parts_of(connection, tables))
+        there = {table for table, *_ in others}
+        return sorted(name for key, name in live.items() if key not in others and key[0] in there)
+
+    def triggers_lacking(self, record: RebuildRecord, tables: Collection[str], kind: str = "shadow") -> list[str]:
+        """Return the triggers that fire on live tables and that the tables of another place lack.
+
+        Args:
+            record: The rebuild.
+            tables: Their names; those that only the live place has are left out.
+            kind: Where the others are: in the ``shadow``, or in the place of the ``old`` ones.
+        """
+
+        def look(connection: Connection) -> dict[str, Triggers]:
+            return self._triggers(connection, [*filter(inspect(connection).has_table, tables)])
+
+        others, live = self._beside(record, kind, look)
+        return sorted(
+            f"trigger {name} of {table}"
+            for table, known in others.items()
+            for name, trigger in live.get(table, {}).items()
+            if trigger.fires and name not in known
+        )
+
+    def _beside(
+        self, record: RebuildRecord, kind: str, look: Callable[[Connection], dict[K, V]]
+    ) -> tuple[dict[K, V], dict[K, V]]:
+        """Return what ``look`` finds in another place, nothing if there is no such place, and in the live one."""
+        others: dict[K, V] = {}
+        if self.exists(record.group, kind):
+            with self._reading_place(replace(record, shared=()), kind) as connection:
+                others = look(connection)
+        with self._database.reading() as connection:
+            return others, look(connection)
+
+    @contextmanager
+    def _reading_place(self, record: RebuildRecord, kind: str = "shadow") -> Iterator[Connection]:
+        database = Database(self.url(record, kind))
+        try:
+            with database.reading() as connection:
+                yield connection
+        finally:
+            database.close()
+
+    def compare(self, group: str, examples: int) -> Comparison:
+        """Return how the rows of the tables that would be swapped differ from the live ones, at one moment."""
+        record = self.record(group)
+        tables = self.look(group, (), record.shared if record is not None else ())
+        names = [each.name for each in tables if each.fate is Fate.SWAPPED and each.is_table]
+        left = [each.name for each in tables if each.fate is Fate.LEFT and each.is_table]
+        found = self._compared(group, names, examples)
+        not_made = self._tables_without({each.name for each in tables})
+        return replace(found, unwritten=tuple(filter(self._has_rows, left)), not_made=not_made)
+
+    def _tables_without(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return the live tables that are neither among some nor ours."""
+        return tuple(sorted(each for each in self.live_tables() if each not in names))
+
+    def _has_rows(self, name: str) -> bool:
+        with self._database.reading() as connection:
+            return _has_rows(connection, sql_table(name))
+
+    @abstractmethod
+    def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
+        """Return how the rows of tables differ."""
+
+    def drop_shadow(self, group: str) -> None:
+        """Drop the shadow, with its progress, or what a swap has left of it; harmless if it does not exist.
+
+        Another process may be filling it, whose transactions take the same locks in another order.
+        """
+        for attempt in range(1, _DEADLOCKS + 1):
+            try:
+                return self._drop_shadow(group)
+            except DBAPIError as error:
+                if attempt == _DEADLOCKS or not self._database.dialect.is_deadlock(error.orig):
+                    raise
+        return None
+
+    @abstractmethod
+    def _drop_shadow(self, group: str) -> None:
+        """Likewise, at once. The drop is recorded before it happens."""
+
+    @abstractmethod
+    def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
+        """Make the place, and record the build."""
+
+    @abstractmethod
+    def _live_names(self) -> list[str]:
+        """Return the names of the live tables and views."""
+
+    # The swap
+
+    def swap(self, swap: Swap, timeout: float) -> Swapped:
+        """Swap shadow and live tables, with the progress of the group; the old ones are kept.
+
+        The live group's partitions are fenced off first, and the shadow handles what they have handled.
+
+        Raises:
+            RebuildError: OCQ-630, if the partitions of both differ, or tables have changed so that they cannot be
+                swapped, or the database refuses it, for example because another table's index has the name.
+            WaitTimedOutError: OCQ-536, if others have held locks on the tables for too long.
+        """
+        return self._patiently(swap.group, lambda: self._swap(swap), timeout)
+
+    def undo(self, group: str, timeout: float, fills: Collection[str] = ()) -> Swapped:
+        """Put the old tables back with their progress, and drop those that were built. Raises as ``swap``.
+
+        Args:
+            group: Processing group.
+            timeout: Longest time in seconds to get the locks.
+            fills: The live tables that the group fills. What the swap has left alone, and was empty then, must be.
+        """
+        return self._patiently(group, lambda: self._undo(group, fills), timeout)
+
+    def complete(self, group: str) -> bool:
+        """Complete an interrupted swap; return whether there was one."""
+        del group
+        return False
+
+    def tidy(self, group: str) -> None:
+        """Drop what a process left behind that was killed after a swap or an undo."""
+        known = self.record(group)
+        if known is None or known.phase not in (RebuildPhase.SWAPPED, RebuildPhase.ENDED):
+            return
+        self.drop_shadow(group)
+        if known.phase is RebuildPhase.ENDED:
+            self.drop_old(group)
+
+    @abstractmethod
+    def drop_old(self, group: str) -> None:
+        """Drop the tables that a swap has kept."""
+
+    @abstractmethod
+    def _swap(self, swap: Swap) -> Swapped:
+        """Swap at once; raises ``BusyError`` if it has to be tried again."""
+
+    @abstractmethod
+    def _undo(self, group: str, fills: Collection[str]) -> Swapped:
+        """Likewise."""
+
+    def live_tables(self) -> list[str]:
+        """Return the names of the live tables, except our own."""
+        with self._database.reading() as connection:
+            return [name for name in inspect(connection).get_table_names() if not is_ours(name)]
+
+    @staticmethod
+    def _left_filled(connection: Connection, swap: Swap, moved: Iterable[ShadowTable]) -> tuple[str, ...]:
+        """Return the tables with rows, of those that the group fills, which a swap leaves alone."""
+        left = sorted(swap.fills - {each.name for each in moved})
+        return tuple(name for name in left if _has_rows(connection, sql_table(name)))
+
+    @staticmethod
+    def _require_empty(connection: Connection, before: RebuildRecord, fills: Collection[str]) -> None:
+        """Refuse with OCQ-630 to have a group handle events again whose rows in other tables stay."""
+        if before.filled is None:  # by a version without it
+            return
+        known = {*before.filled, *(each.partition(":")[2] for each in before.relations)}
+        if found := [name for name in sorted({*fills} - known) if _has_rows(connection, sql_table(name))]:
+            raise filled_since(before.group, found)
+
+    def _patiently(self, group: str, attempt: Callable[[], Swapped], timeout: float) -> Swapped:
+        until, pause = time.monotonic() + timeout, _FIRST_PAUSE
+        while True:
+            try:
+                return attempt()
+            except BusyError as error:
+                busy = error
+            except (DBAPIError, sqlite3.Error) as error:  # SQLite's tables are copied without SQLAlchemy
+                if not self._database.dialect.is_lock_timeout(driver_error(error)):
+                    if self._database.is_outage(error):
+                        raise
+                    raise refused_by_database(group, error) from error
+                busy = BusyError("other programs hold locks on its tables")
+            if time.monotonic() + pause >= until:
+                what = f"the tables could not be swapped in {timeout:g} s: {busy.reason}"
+                fix = f"nothing was changed; {busy.fix}, and run the same command again"
+                raise WaitTimedOutError("OCQ-536", what, fix=fix)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    # Shared by both directions
+
+    def _place(self, kind: str, group: str) -> str:
+        return place_of(kind, group, self._live_place)
+
+    @property
+    @abstractmethod
+    def _live_place(self) -> str:
+        """The schema, database or file of the live tables."""
+
+    def _swapped_record(self, swap: Swap, known: GroupRecord | None, before: RebuildRecord) -> RebuildRecord:
+        """Return the record of a swap, without its tables."""
+        others = {*before.refused} if known is None else {*before.refused, known.handlers}
+        others |= {each.before for each in (known.changes if known is not None else ())}
+        refused = tuple(sorted(others - {"", swap.handlers}))
+        return replace(before, phase=RebuildPhase.SWAPPED, handlers=swap.handlers, refused=refused)
+
+    @staticmethod
+    def _undone_record(before: RebuildRecord, old: GroupRecord | None) -> RebuildRecord:
+        """Return the record of an undo: the handlers of the rebuild must not run with the old tables."""
+        refused = () if old is None or not old.handlers or old.handlers == before.handlers else (before.handlers,)
+        return replace(before, phase=RebuildPhase.ENDED, refused=refused, relations=(), undoes=False)
+
+    @contextmanager
+    def _fenced(self, connection: Connection, group: str) -> Iterator[Mapping[Partition, int]]:
+        """Lock the live partitions of a group in a transaction; gives their positions."""
+        progress = self._database.table(PROGRESS)
+        known = held(connection, progress, group)
+        self._database.dialect.lock_claim(self._database, connection, group, list(known))
+        again = held(connection, progress, group)
+        yield {partition: cursor.stored for partition, cursor in again.items()}
+
+
+def fate_of(*, live: bool, written: bool, named: bool) -> Fate:
+    """Return the fate of a table of the shadow.
+
+    One to which nothing was written, but which is there live, may be another group's: ``create_all`` makes them all.
+    """
+    if not live:
+        return Fate.ADDED
+    return Fate.SWAPPED if written or named else Fate.LEFT
+
+
+def _has_rows(connection: Connection, table: TableClause) -> bool:
+    return connection.execute(select(literal(1)).select_from(table).limit(1)).first() is not None
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a table is one of this package's."""
+    return name.startswith(OURS)
+
+
+def prepared_place(url: str) -> None:
+    """Create our tables in an existing place."""
+    database = Database(url)
+    try:
+        for table in (*KEPT, REBUILDS):
+            prepare(database, table)
+    finally:
+        database.close()
+
+
+def written_in(dialect: Dialect, connection: Connection, prefix: str) -> set[str]:
+    """Return the tables of a shadow that handlers have written to."""
+    return _names_in(dialect, connection, f"{prefix}{WRITTEN}")
+
+
+def seeded_in(dialect: Dialect, connection: Connection, prefix: str) -> set[str]:
+    """Return the tables of a shadow in which ``@on_start`` has put rows: no sign that handlers write there.
+
+    A guard may not see each write, as of a routine on MariaDB; so the rows of all other tables are taken as one.
+    """
+    return _names_in(dialect, connection, f"{prefix}{SEEDED}")
+
+
+def _names_in(dialect: Dialect, connection: Connection, table: str) -> set[str]:
+    """Return what a table of a shadow names, which need not be there. What cannot be read is not taken for empty."""
+    try:
+        return set(connection.exec_driver_sql(f"SELECT name FROM {table}").scalars())  # noqa: S608
+    except DBAPIError as error:
+        if not dialect.misses_table(error.orig):
+            raise
+        return set()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table by where they are: in both places, in the live one only, in the shadow only."""
+
+    both: tuple[str, ...]
+    live: tuple[str, ...]
+    shadow: tuple[str, ...]
+
+    @classmethod
+    def of(cls, live: Iterable[str], shadow: Iterable[str], spelling: Callable[[str], str] = str) -> Columns:
+        """Return them, given those of both places; ``spelling`` returns what their names are compared by."""
+        known, others = ({spelling(name): name for name in names} for names in (live, shadow))
+        return cls(
+            tuple(name for key, name in known.items() if key in others),
+            tuple(name for key, name in known.items() if key not in others),
+            tuple(name for key, name in others.items() if key not in known),
+        )

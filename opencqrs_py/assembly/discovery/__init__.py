@@ -1,0 +1,1 @@
+"""Discovery: which modules of a project are imported, and what decorators have marked in them."""

@@ -1,0 +1,1 @@
+"""Jobs of an application: how settings and functions become runs, and what people and programs see of them."""

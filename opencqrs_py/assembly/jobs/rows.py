@@ -1,0 +1,70 @@
+"""Jobs and runs as JSON, in the one shape that all interfaces return."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from opencqrs_py.jobs.runs import JobRecord, JobRun
+from opencqrs_py.model.masking import scrubbed
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.jobs.jobs import JobStatus
+
+
+def job_row(status: JobStatus) -> dict[str, Any]:
+    """Return a job in the shape of the JSON output."""
+    record, lag = status.record, status.lag_seconds
+    return {
+        "job": status.job.name,
+        "place": status.job.place,
+        "schedule": status.rule.ticking.text or None,
+        "events": list(status.events),
+        "next_tick": iso(record.next_tick) if record is not None else None,
+        "paused": paused_row(record) if record is not None else None,
+        "lag_seconds": None if lag is None else round(lag, 3),
+        "open": [run_row(run) for run in status.open],
+        "last": run_row(status.last) if status.last is not None else None,
+        "nodes": list(status.nodes),
+    }
+
+
+def paused_row(record: JobRecord) -> dict[str, Any] | None:
+    """Return since when a job is paused, by whom and why, in the shape of the JSON output; ``None`` if it is not."""
+    if not record.is_paused:
+        return None
+    return {"at": iso(record.paused_at), "by": record.paused_by or None, "reason": record.reason or None}
+
+
+def run_row(run: JobRun) -> dict[str, Any]:
+    """Return a run in the shape of the JSON output."""
+    began, ended = run.started_at, run.ended_at
+    return {
+        "run": run.id,
+        "job": run.job,
+        "trigger": run.trigger.value,
+        "status": run.status.value,
+        "ids": None if run.ids is None else list(run.ids),
+        "scheduled_at": iso(run.scheduled_at),
+        "requested_at": iso(run.requested_at),
+        "due_at": iso(run.due_at) if run.is_open else None,
+        "started_at": iso(began),
+        "ended_at": iso(ended),
+        "seconds": round((ended - began).total_seconds(), 3) if began is not None and ended is not None else None,
+        "attempt": run.attempt,
+        "items": run.position.items,
+        "failed_items": len(run.position.failed),
+        "done": run.done,
+        "total": run.total,
+        "error": scrubbed(run.error) or None,
+        "reason": run.reason or None,
+        "into": run.into or None,
+        "ticks": run.ticks,
+        "actor": run.actor or None,
+        "node": run.node or None,
+    }
+
+
+def iso(moment: datetime | None) -> str | None:
+    """Return a time in UTC as ISO 8601 with milliseconds, as JSON has it."""
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

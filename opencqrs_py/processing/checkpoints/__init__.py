@@ -1,0 +1,1 @@
+"""Self-checkpointing: participants say which of their events' effects are durable, and progress follows."""
