@@ -344,7 +344,7 @@ def test_an_overlapping_run_is_skipped_and_a_running_one_can_be_cancelled(jobs):
         assert here.code == RUN_CODES["skipped"]
         assert re.search(r"reason: +run count:\w+ has not ended", here.out)
         asked = jobs.opencqrs("jobs", "cancel", "count", "--reason", "it never ends")
-        assert unvaried(asked.out) == ["count:RUN: was asked to end"]
+        assert unvaried(asked.out) == ["count:RUN: asked to end"]
         (run,) = until(lambda: [run for run in runs(jobs, "count") if run["status"] == "cancelled"])
         assert run["reason"] == f"cancelled by {WHO}: it never ends"
 

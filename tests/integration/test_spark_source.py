@@ -78,7 +78,7 @@ def test_a_missing_file_is_refused_and_not_created(tmp_path, form):
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
 def test_a_database_in_memory_is_refused(url):
-    with pytest.raises(EngineError, match="in memory, which only the process that created it can see"):
+    with pytest.raises(EngineError, match="an in-memory database, which only the process that created it can see"):
         EventStoreSource.open_source(url)
 
 
