@@ -94,7 +94,7 @@ def test_no_event_of_another_log_is_delivered_after_events_of_the_first(
     lose_disk(server)
     write(server, *range(1_000, 1_000 + count))
     for _ in range(3):
-        with pytest.raises(EventStoreError, match=REPLACED + "event 49 had the hash …[0-9a-f]{12}, and now it has"):
+        with pytest.raises(EventStoreError, match=REPLACED + "event 49 had the hash …[0-9a-f]{12}, but now it has"):
             store.read(50, 1_000, selection)
 
 
@@ -113,7 +113,7 @@ def test_a_log_replaced_without_a_broken_connection_is_noticed(
 
 
 @in_version_2
-@pytest.mark.parametrize(("left", "told"), [(0, "and now the log is empty"), (49, "and now the log ends at event 48")])
+@pytest.mark.parametrize(("left", "told"), [(0, "but now the log is empty"), (49, "but now the log ends at event 48")])
 def test_a_log_shorter_than_what_was_read_is_reported(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, left: int, told: str
 ) -> None:
@@ -138,11 +138,11 @@ def test_in_version_1_an_empty_log_is_an_outage_until_it_has_events(
     lose_disk(server)
     for look in (store.head, lambda: store.read(50, 10, ALL), lambda: store.verify(50, known)):
         with pytest.raises(
-            EventSourcingDbUnavailableError, match=r"although event 49 was there.*the server has lost it"
+            EventSourcingDbUnavailableError, match=r"although event 49 existed.*the server has lost it"
         ):
             look()
     write(server, 1)
-    with pytest.raises(EventStoreError, match=REPLACED + ".*and now the log ends at event 0"):
+    with pytest.raises(EventStoreError, match=REPLACED + ".*but now the log ends at event 0"):
         store.read(50, 10, ALL)
 
 
@@ -376,10 +376,10 @@ def test_progress_on_the_same_log_is_verified_in_one_request(
 @pytest.mark.parametrize(
     ("kept", "more", "told"),
     [
-        (49, 0, "event 49 had the hash …[0-9a-f]{12}, and now the log ends at event 48"),
-        (49, 1, "and now it has …[0-9a-f]{12}"),
-        (0, 100, "and now it has …[0-9a-f]{12}"),
-        (0, 1, "and now the log ends at event 0"),
+        (49, 0, "event 49 had the hash …[0-9a-f]{12}, but now the log ends at event 48"),
+        (49, 1, "but now it has …[0-9a-f]{12}"),
+        (0, 100, "but now it has …[0-9a-f]{12}"),
+        (0, 1, "but now the log ends at event 0"),
     ],
 )
 def test_progress_on_another_log_is_refused_with_the_possible_fixes(

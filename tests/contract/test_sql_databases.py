@@ -146,7 +146,7 @@ def test_a_handler_must_not_end_the_transaction_that_holds_the_progress(
             written.write(unit, "too early")
             end(unit)
 
-    with pytest.raises(NonTransientError, match=r"leave commit\(\) and rollback\(\) out"):
+    with pytest.raises(NonTransientError, match=r"remove commit\(\) and rollback\(\)"):
         handle()
     assert written.values() == []
     assert [status.position for status in tracker.statuses()] == [0]
@@ -818,7 +818,7 @@ def refused(url: URL) -> EventStoreError:
 
 FIX = (
     "fix user, password or database in the URL (settings event-store.url and database.url, option url in Spark); "
-    "the user must be allowed to connect"
+    "the user must have access to it"
 )
 
 

@@ -622,7 +622,7 @@ def test_after_a_lost_response_an_event_with_a_given_id_is_not_added_twice(event
         lost = events("append", "--type", "t")
         own = events("append", "--type", "t", "--id", "7")
     assert (lost.code, own.code) == (2, 2)
-    named = re.search(r"\[OCQ-304\](?s:.*)fix: +do the same again; repeat it with --id (\S+), ", lost.err)
+    named = re.search(r"\[OCQ-304\](?s:.*)fix: +try again; repeat it with --id (\S+), ", lost.err)
     assert named
     assert "--id" not in own.err
     assert events("append", "--type", "t", "--id", named[1]).out == "appended 0 events, skipped 1 (already stored)\n"

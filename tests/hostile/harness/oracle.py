@@ -15,7 +15,7 @@ __all__ = ["Found", "Verdict", "judge"]
 
 _TROUBLED = ("failed", "backing-off", "waiting")
 _ENDED = re.compile(r"TransactionEndedError")
-_REMEDY = re.compile(r"\bleave\b.*\bout\b|\bleave\b.*\balone\b|\buse\b|\binstead\b|\bwithin\b|\brun it in\b")
+_REMEDY = re.compile(r"\bremove\b|\bleave\b.*\balone\b|\buse\b|\binstead\b|\bwithin\b|\brun it in\b")
 _NAMED = r"\bposition {0}\b|\bevent e{0}\b"
 
 
