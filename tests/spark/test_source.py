@@ -532,7 +532,7 @@ def test_a_stream_has_bounds_like_a_batch_query(log):
 def test_a_checkpoint_of_another_log_is_refused(log):
     log.grow(5)
     log.follow(maxEventsPerTrigger="3")
-    for number, found in ((2, "there is none: the log ends at position 2"), (6, "it holds event 5 of urn:other")):
+    for number, found in ((2, "there is none: the log ends at position 2"), (6, "the log has event 5 of urn:other")):
         log.replace("urn:other")
         log.grow(number)
         with pytest.raises(StreamingQueryException, match=rf"OCQ-411.* at position 5, but {found}"):
