@@ -11,7 +11,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from io import StringIO
 from itertools import chain
@@ -41,10 +40,11 @@ if TYPE_CHECKING:
 _IMPORT = ("config", "import_")
 _ACTIVE = ("profiles", "active")
 _END_OF_KEY = re.compile(r"[\s:]")
-_pinned: ContextVar[tuple[Mapping[str, object], ...]] = ContextVar("pinned", default=())
-_pinned_anywhere: dict[
-    object, Mapping[str, object]
-] = {}  # for threads, which do not begin with their starter's context
+_pinned: dict[object, Mapping[str, object]] = {}
+"""What is pinned in the process, the innermost last.
+
+Not a context variable: threads begin without their starter's, and an event loop keeps those of its creation.
+"""
 
 
 @dataclass(slots=True)
@@ -96,8 +96,7 @@ class TestSource(LayeredSource):
 
     @override
     def layers(self) -> list[Layer]:
-        pinned_here = _pinned.get() or tuple(_pinned_anywhere.values())
-        return [keys_layer(properties, Origin(OriginKind.TEST)) for properties in pinned_here]
+        return [keys_layer(properties, Origin(OriginKind.TEST)) for properties in tuple(_pinned.values())]
 
 
 class ArgumentSource(LayeredSource):
@@ -216,18 +215,17 @@ _OURS: tuple[type[LayeredSource], ...] = (
 def pinned(properties: Mapping[str, object]) -> Iterator[None]:
     """Let ``properties`` win over every source of each ``load`` within the ``with`` block; meant for tests.
 
-    They also win in other threads of the process meanwhile, unless these have pinned properties themselves.
+    They also win in all other threads and event loops of the process meanwhile.
 
     Args:
-        properties: Values by dotted key, or nested; of nested blocks the inner one wins.
+        properties: Values by dotted key, or nested; of blocks at the same time, the one that began last wins.
     """
-    token, key = _pinned.set((*_pinned.get(), properties)), object()
-    _pinned_anywhere[key] = properties
+    key = object()
+    _pinned[key] = properties
     try:
         yield
     finally:
-        del _pinned_anywhere[key]
-        _pinned.reset(token)
+        del _pinned[key]
 
 
 def ranked(given: Given) -> tuple[list[Layer], tuple[str, ...]]:

@@ -1,5 +1,8 @@
 """Which source wins, and how the value says where it comes from."""
 
+from asyncio import Runner
+from contextlib import ExitStack, closing
+from contextvars import copy_context
 from threading import Thread
 
 import pytest
@@ -124,7 +127,13 @@ def test_json_in_the_dotenv_file_overrides_its_other_variables_and_nothing_above
     assert project.load(environ={JSON: f'{{"{KEY}": "/json"}}'}).group("any").fetch.subject == "/json"
 
 
-def test_pinned_settings_apply_in_other_threads_too_unless_they_pin_their_own(project):
+def in_thread(call):
+    thread = Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_pinned_settings_apply_in_other_threads_too_where_inner_ones_win(project):
     def subjects():
         found.append(project.load().group("any").fetch.subject)
         with pinned({KEY: "/of-thread"}):
@@ -133,11 +142,51 @@ def test_pinned_settings_apply_in_other_threads_too_unless_they_pin_their_own(pr
     found = []
     for properties in ({KEY: "/pinned"}, {}):
         with pinned(properties):
-            thread = Thread(target=subjects)
-            thread.start()
-            thread.join()
+            in_thread(subjects)
     subjects()
     assert found == ["/pinned", "/of-thread", "/", "/of-thread", "/", "/of-thread"]
+
+
+def on_loop(runner, context, call):
+    async def called():
+        call()
+
+    runner.run(called())
+
+
+WHERE_CONTEXTS_ARE_OLDER = {
+    "event loop": on_loop,
+    "copied context": lambda runner, context, call: context.run(call),
+    "thread in a copied context": lambda runner, context, call: in_thread(lambda: context.run(call)),
+}
+
+
+@pytest.mark.parametrize("run", WHERE_CONTEXTS_ARE_OLDER.values(), ids=WHERE_CONTEXTS_ARE_OLDER)
+def test_pinned_settings_apply_where_the_context_is_older_or_newer_than_they_are(project, run):
+    def subjects():
+        group = project.load().group("any")
+        found.append((group.fetch.subject, group.processing.engine.value))
+
+    found = []
+    with closing(Runner()) as runner:
+        with pinned({KEY: "/module", "event-handling.standard.processing.engine": "thread"}):
+            runner.get_loop()  # copies the context
+            context = copy_context()
+            for subject in ("/first", "/second"):
+                with pinned({KEY: subject}):
+                    run(runner, context, subjects)
+            run(runner, context, subjects)
+        run(runner, context, subjects)
+    assert found == [("/first", "thread"), ("/second", "thread"), ("/module", "thread"), ("/", "spark")]
+
+
+@pytest.mark.parametrize("run", WHERE_CONTEXTS_ARE_OLDER.values(), ids=WHERE_CONTEXTS_ARE_OLDER)
+def test_settings_pinned_in_another_context_apply_until_they_are_released(project, run):
+    with Runner() as runner, ExitStack() as stack:
+        run(runner, copy_context(), lambda: stack.enter_context(pinned({KEY: "/pinned"})))
+        assert project.load().group("any").fetch.subject == "/pinned"
+        stack.close()
+        assert project.load().group("any").fetch.subject == "/"
 
 
 def test_defaults_in_code_override_only_built_in_ones(project):

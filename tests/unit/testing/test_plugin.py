@@ -99,6 +99,30 @@ def test_after_them(tmp_path):
 """) == {"passed": 5}
 
 
+def test_the_fixture_sets_properties_from_an_event_loop_and_from_a_thread(run):
+    assert run("""
+import asyncio
+from threading import Thread
+
+async def on_loop(call):
+    call()
+
+def in_thread(call):
+    thread = Thread(target=call)
+    thread.start()
+    thread.join()
+
+@pytest.mark.parametrize("run", [lambda call: asyncio.run(on_loop(call)), in_thread])
+@pytest.mark.opencqrs_properties({"event-handling.standard.life-cycle.partitions": 5})
+def test_first(tmp_path, opencqrs_properties, run):
+    run(lambda: opencqrs_properties("event-handling.groups.books.life-cycle.partitions", 6))
+    assert (partitions(tmp_path, "books"), partitions(tmp_path, "audit")) == (6, 5)
+
+def test_second(tmp_path):
+    assert partitions(tmp_path, "books") == 3
+""") == {"passed": 3}
+
+
 def test_the_fixture_creates_handler_tests(run):
     assert run("""
 import sys
