@@ -164,12 +164,13 @@ def _groups(member: Any) -> list[str]:
 
 
 def _only(groups: list[str], wanted: str) -> str:
+    """Return the wanted or the only group; which spelling of it does not matter."""
     if wanted and (spelled := [group for group in groups if canonical(group) == canonical(wanted)]):
         return spelled[0]
     shown = ", ".join(groups)
     if wanted:
         raise ValueError(f"no handler belongs to a group '{wanted}'; the groups are: {shown or 'none'}")
-    if len(groups) != 1:
+    if len({*map(canonical, groups)}) != 1:
         msg = f"handlers of several groups: choose one of {shown} with group=…" if groups else "no handlers were found"
         raise ValueError(msg)
     return groups[0]

@@ -12,7 +12,7 @@ from typing import Any, Self
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
 from opencqrs_py.assembly.discovery.discovered import Discovered, GroupFunction
-from opencqrs_py.assembly.discovery.discovery import discover_members
+from opencqrs_py.assembly.discovery.discovery import check_spellings, discover_members
 from opencqrs_py.engines.checkpointing import CheckpointRule
 from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
@@ -79,7 +79,8 @@ class HandlerTest:
         ValueError: If there are no handlers, or handlers of several groups and none is named.
         TypeError: If ``provide`` or ``retry`` is invalid.
         HandlerSignatureError: If a handler cannot be called as it is written.
-        AssemblyError: If nothing provides a dependency of a handler class.
+        AssemblyError: If nothing provides a dependency of a handler class; OCQ-116, if handlers spell the group in two
+            ways.
     """
 
     def __init__(
@@ -97,8 +98,10 @@ class HandlerTest:
     ) -> None:
         if retry is not None and not callable(getattr(retry, "waits", None)):
             raise TypeError(f"retry takes a back-off such as FixedBackOff(2, max_attempts=3), got {retry!r}")
-        self.group, self._members = choose(handlers, group)
+        group, self._members = choose(handlers, group)
         found = discover_members(self._members, provided=by_type(provide))
+        check_spellings(found)
+        self.group = next((each for each in found.groups if canonical(each) == canonical(group)), group)
         self.clock = FakeClock()
         self.database = opened_database(database)
         self._injectors = [found.injector]  # one of each process so far

@@ -102,7 +102,7 @@ def discover(
     members = [member for module in modules for member in members_of(module)]
     check_copies(members)
     found = discover_members(members, only, provided)
-    raise_together(_spelled_in_two_ways(found))
+    check_spellings(found)
     warnings = (
         *_imported_from_others(modules, members),
         *alike_handlers(found.declared),
@@ -312,6 +312,15 @@ def _imported_from_others(modules: Sequence[ModuleType], members: Sequence[Membe
             what += "never runs"
             fix = f"name module {home} in discovery.modules too, or do not import it"
             yield ConfigurationWarning("OCQ-529", what, place_of(value), fix)
+
+
+def check_spellings(found: Discovered) -> None:
+    """Refuse handlers that spell a group in two ways.
+
+    Raises:
+        AssemblyError: OCQ-116, naming both places.
+    """
+    raise_together(_spelled_in_two_ways(found))
 
 
 def _spelled_in_two_ways(found: Discovered) -> Iterator[ExplainedError]:

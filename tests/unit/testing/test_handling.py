@@ -27,6 +27,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 import opencqrs_py.testing
 from opencqrs_py import (
     AfterCommit,
+    CheckpointParticipant,
     Database,
     Event,
     FixedBackOff,
@@ -39,6 +40,7 @@ from opencqrs_py import (
     Upcast,
     around_handler,
     bulk,
+    checkpointing,
     event_handling,
     event_type,
     on_replay_finished,
@@ -249,6 +251,68 @@ def test_arguments_that_cannot_be_tested_are_refused(given: list[Any], options: 
 def test_options_of_another_type_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=re.escape(said)):
         HandlerTest(lend, **options)
+
+
+@event_handling("my-group")
+def lend_with_hyphen(event: Lent) -> None: ...
+
+
+@event_handling("my_group")
+def lend_with_underscore(event: Lent) -> None: ...
+
+
+@event_handling("my-group")
+class LendInTwoSpellings:
+    @event_handling
+    def as_the_class(self, event: Lent) -> None: ...
+
+    @event_handling("myGroup")
+    def in_camel_case(self, event: Lent) -> None: ...
+
+
+@event_handling("my-group")
+class LendAsTheMethod:
+    @event_handling("my_group")
+    def in_the_only_spelling(self, event: Lent) -> None: ...
+
+
+@checkpointing("my-group")
+class CheckpointedInAnotherSpelling(CheckpointParticipant):
+    lent = 0
+
+    @event_handling("my_group")
+    def lend(self, event: Lent) -> None:
+        self.lent += 1
+
+    def on_checkpoint(self, partition: Any, requested: Any) -> int:
+        return self.lent
+
+
+@pytest.mark.parametrize("group", ["", "my-group", "my_group", "MyGroup"])
+@pytest.mark.parametrize(
+    "handlers",
+    [
+        [lend_with_hyphen, lend_with_underscore],
+        [lend_with_underscore, lend_with_hyphen],
+        [LendInTwoSpellings],
+        [CheckpointedInAnotherSpelling, lend_with_hyphen],
+    ],
+)
+def test_a_group_that_handlers_spell_in_two_ways_is_refused(handlers: list[Any], group: str) -> None:
+    said = r"OCQ-116\] the groups my.?group and my.?group cannot be distinguished in settings\n.*: .* and .*"
+    with pytest.raises(AssemblyError, match=f"(?i){said}"):
+        HandlerTest(*handlers, group=group)
+
+
+def test_another_group_may_be_tested_beside_one_that_is_spelled_in_two_ways() -> None:
+    handlers = tables, lend, lend_with_hyphen, lend_with_underscore
+    HandlerTest(*handlers, group="catalog").given(Lent("1")).handle().expect_rows(LENT, [("1", "ada")])
+
+
+@pytest.mark.parametrize("cls", [LendAsTheMethod, CheckpointedInAnotherSpelling])
+def test_a_class_may_spell_its_group_unlike_its_methods(cls: type) -> None:
+    test = HandlerTest(cls).given(Lent("1")).handle()
+    assert (test.group, test.attempts(1)) == ("my_group", 1)
 
 
 def test_a_reset_to_a_position_before_the_log_is_refused() -> None:
