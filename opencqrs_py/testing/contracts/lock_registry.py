@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from queue import SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import Any, cast
 
 import pytest
+from typing_extensions import override
 
 from opencqrs_py.processing.ports import Lock, LockRegistry
+
+SECONDS = 15.0  # longest wait for a call
+PROMPT = 1.0  # seconds: the quickest of several calls that must not wait takes less, also on a busy machine
+
+Obtain = Callable[[LockRegistry, str], Lock]
 
 NAME, OTHER = "[group=books, partition=0]", "[group=books, partition=1]"
 NAMES = [NAME, OTHER, "[group=größe %s :x, partition=0]", f"[group={'long' * 100}, partition=0]"]
@@ -37,18 +47,22 @@ class LockRegistryContract:
         pytest.skip("locks do not expire")
 
     @pytest.fixture
-    def mine(self, registry: LockRegistry) -> Iterator[Lock]:
-        """Yield a lock."""
-        lock = registry.obtain(NAME)
-        yield lock
-        lock.release()
+    def obtain(self, registry: LockRegistry, another: LockRegistry) -> Iterator[Obtain]:
+        """Yield a function that returns a lock of one of the two registries, and releases it at the end."""
+        nodes = {id(each): _Node() for each in (registry, another)}
+        yield lambda registry, name: _NodeLock(nodes[id(registry)], registry, name)
+        for node in nodes.values():
+            node.end()
 
     @pytest.fixture
-    def theirs(self, another: LockRegistry) -> Iterator[Lock]:
-        """Yield the same lock in another process."""
-        lock = another.obtain(NAME)
-        yield lock
-        lock.release()
+    def mine(self, registry: LockRegistry, obtain: Obtain) -> Lock:
+        """Return a lock."""
+        return obtain(registry, NAME)
+
+    @pytest.fixture
+    def theirs(self, another: LockRegistry, obtain: Obtain) -> Lock:
+        """Return the same lock in another process."""
+        return obtain(another, NAME)
 
     # Acquire and release
 
@@ -59,6 +73,17 @@ class LockRegistryContract:
         assert mine.acquire(0.0)
         assert theirs.acquire(0.0) is False
         assert theirs.acquire(0.01) is False
+
+    def test_an_attempt_without_a_timeout_to_acquire_a_held_lock_returns_at_once(
+        self, mine: Lock, theirs: Lock
+    ) -> None:
+        assert mine.acquire(0.0)
+        taken = []
+        for _ in range(3):
+            before = monotonic()
+            assert theirs.acquire(0.0) is False
+            taken.append(monotonic() - before)
+        assert min(taken) < PROMPT, "acquire(0.0) waits: a node calls all its locks from one thread"
 
     def test_a_lock_is_not_held_before_it_is_acquired(self, mine: Lock, theirs: Lock) -> None:
         assert theirs.acquire(0.0)
@@ -101,28 +126,26 @@ class LockRegistryContract:
 
     # Names
 
-    def test_locks_with_different_names_are_independent(self, registry: LockRegistry, another: LockRegistry) -> None:
-        locks = [(registry, another)[number % 2].obtain(name) for number, name in enumerate(NAMES)]
+    def test_locks_with_different_names_are_independent(
+        self, registry: LockRegistry, another: LockRegistry, obtain: Obtain
+    ) -> None:
+        locks = [obtain((registry, another)[number % 2], name) for number, name in enumerate(NAMES)]
         assert all(lock.acquire(0.0) for lock in locks)
         locks[0].release()
         assert all(lock.renew() for lock in locks[1:])
-        for lock in locks:
-            lock.release()
 
     @pytest.mark.parametrize("name", NAMES)
     def test_the_same_name_is_the_same_lock_in_every_process(
-        self, registry: LockRegistry, another: LockRegistry, name: str
+        self, registry: LockRegistry, another: LockRegistry, obtain: Obtain, name: str
     ) -> None:
-        held = registry.obtain(name)
-        assert held.acquire(0.0)
-        assert another.obtain(name).acquire(0.0) is False
-        held.release()
+        assert obtain(registry, name).acquire(0.0)
+        assert obtain(another, name).acquire(0.0) is False
 
     def test_of_two_concurrent_callers_exactly_one_acquires_a_lock(
-        self, registry: LockRegistry, another: LockRegistry
+        self, registry: LockRegistry, another: LockRegistry, obtain: Obtain
     ) -> None:
         for number in range(20):
-            locks = [each.obtain(f"[group=books, partition={number}]") for each in (registry, another)]
+            locks = [obtain(each, f"[group=books, partition={number}]") for each in (registry, another)]
             with ThreadPoolExecutor(2) as threads:
                 assert sorted(threads.map(lambda lock: lock.acquire(0.0), locks)) == [False, True]
             for lock in locks:
@@ -154,3 +177,70 @@ class LockRegistryContract:
         mine.release()
         assert theirs.renew()
         assert mine.acquire(0.0) is False
+
+
+class _Node:
+    """The thread that calls a registry and its locks, as in a node; a call that waits fails its test instead of all."""
+
+    def __init__(self) -> None:
+        self._calls = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]()
+        self._held: list[Lock] = []
+        self._is_stuck = False
+        Thread(target=self._run, daemon=True).start()
+
+    def obtain(self, registry: LockRegistry, name: str) -> Lock:
+        lock: Lock = self.call(registry.obtain, name)
+        self._held.append(lock)
+        return lock
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the result of a function; fail if it does not return in time."""
+        return self._result(
+            self._begin(function, *arguments), f"{function.__name__}({', '.join(map(repr, arguments))})"
+        )
+
+    def end(self) -> None:
+        """Release all locks. A call that waits is not awaited: it may wait for a lock of the other node."""
+        releases = [self._begin(lock.release) for lock in self._held]
+        self._calls.put(None)
+        if not self._is_stuck:
+            for release in releases:
+                self._result(release, "release()")
+
+    def _begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future = Future[Any]()
+        self._calls.put((future, function, arguments))
+        return future
+
+    def _result(self, future: Future[Any], shown: str) -> Any:
+        if not wait([future], SECONDS).done:
+            self._is_stuck = True
+            pytest.fail(f"{shown} did not return within {SECONDS:g} s: a node calls all its locks from one thread")
+        return future.result()
+
+    def _run(self) -> None:
+        for future, function, arguments in iter(self._calls.get, None):
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:  # raised where the result is read
+                future.set_exception(error)
+
+
+class _NodeLock(Lock):
+    """A lock that a node calls."""
+
+    def __init__(self, node: _Node, registry: LockRegistry, name: str) -> None:
+        self._node = node
+        self._lock = node.obtain(registry, name)
+
+    @override
+    def acquire(self, timeout: float) -> bool:
+        return cast("bool", self._node.call(self._lock.acquire, timeout))
+
+    @override
+    def renew(self) -> bool:
+        return cast("bool", self._node.call(self._lock.renew))
+
+    @override
+    def release(self) -> None:
+        self._node.call(self._lock.release)

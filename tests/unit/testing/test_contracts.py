@@ -1,0 +1,95 @@
+"""Contracts find the mistakes that adapters typically make."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.testing.contracts import lock_registry
+
+pytest_plugins = ["pytester"]
+
+ARGUMENTS = ("-p", "no:cacheprovider", "-p", "no:terminalreporter")
+
+
+@pytest.fixture
+def failing(pytester: pytest.Pytester):
+    """Return a function that runs a file of tests in this process, and returns those that fail, and all messages."""
+
+    def failing(source: str) -> tuple[set[str], str]:
+        pytester.makepyfile(source)
+        reports = pytester.inline_run(*ARGUMENTS).getreports("pytest_runtest_logreport")
+        assert any(report.passed for report in reports)
+        failed = [report for report in reports if report.failed]
+        names = {report.nodeid.rpartition("::")[2].partition("[")[0] for report in failed if report.when == "call"}
+        return names, "\n".join(report.longreprtext for report in failed)
+
+    return failing
+
+
+REGISTRIES = """
+from threading import Lock as Mutex
+import pytest
+from opencqrs_py.processing.ports import Lock, LockRegistry
+from opencqrs_py.testing.contracts import LockRegistryContract
+
+class Registry(LockRegistry):
+    def __init__(self, mutexes):
+        self.mutexes = mutexes
+
+    def obtain(self, name):
+        return Held(self.mutexes.setdefault(self.key(name), Mutex()))
+
+    def key(self, name):
+        return name
+
+class Held(Lock):
+    def __init__(self, mutex):
+        self.mutex, self.is_held = mutex, False
+
+    def acquire(self, timeout):
+        self.is_held = self.take(timeout)
+        return self.is_held
+
+    def take(self, timeout):
+        return self.mutex.acquire(timeout=timeout)
+
+    def renew(self):
+        return self.is_held
+
+    def release(self):
+        if self.is_held:
+            self.is_held = False
+            self.mutex.release()
+
+class TestRegistry(LockRegistryContract):
+    @pytest.fixture
+    def mutexes(self):
+        return {}
+
+    @pytest.fixture
+    def registry(self, mutexes):
+        return Registry(mutexes)
+
+    @pytest.fixture
+    def another(self, mutexes):
+        return Registry(mutexes)
+"""
+
+
+def test_a_lock_registry_without_mistakes_passes(failing):
+    assert failing(REGISTRIES) == (set(), "")
+
+
+def test_a_lock_that_waits_to_be_acquired_fails_and_does_not_hang(failing, monkeypatch):
+    monkeypatch.setattr(lock_registry, "SECONDS", 0.1)
+    names, shown = failing(REGISTRIES.replace("self.mutex.acquire(timeout=timeout)", "self.mutex.acquire()"))
+    assert "test_a_held_lock_is_not_acquired_by_another_process" in names
+    assert "test_of_two_concurrent_callers_exactly_one_acquires_a_lock" in names
+    assert "acquire(0.0) did not return within 0.1 s: a node calls all its locks from one thread" in shown
+
+
+def test_a_lock_that_waits_longer_than_its_timeout_to_be_acquired_fails(failing, monkeypatch):
+    monkeypatch.setattr(lock_registry, "PROMPT", 0.01)
+    names, shown = failing(REGISTRIES.replace("timeout=timeout", "timeout=0.02"))
+    assert names == {"test_an_attempt_without_a_timeout_to_acquire_a_held_lock_returns_at_once"}
+    assert "acquire(0.0) waits: a node calls all its locks from one thread" in shown
