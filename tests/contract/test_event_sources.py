@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -76,9 +77,19 @@ class TestInMemoryEventStore(NoEventIsLostInSilence, EventStoreContract):
     def source(self) -> InMemoryEventStore:
         return InMemoryEventStore()
 
+    @pytest.fixture
+    def other_source(self) -> InMemoryEventStore:
+        return InMemoryEventStore()
+
 
 @pytest.mark.few("test_nothing_is_added_unless_the_precondition_holds", kind=("postgresql", "mariadb"))
 class TestSqlEventStore(NoEventIsLostInSilence, EventStoreContract):
     @pytest.fixture
     def source(self, database: Database) -> SqlEventStore:
         return SqlEventStore(database)
+
+    @pytest.fixture
+    def other_source(self, tmp_path: Path) -> Iterator[SqlEventStore]:
+        database = Database(f"sqlite:///{tmp_path / 'other.db'}")
+        yield SqlEventStore(database)
+        database.close()

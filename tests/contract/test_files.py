@@ -26,6 +26,28 @@ def write(path: Path, events: Iterable[Event]) -> None:
     hidden.rename(path)
 
 
+def appending_lines(file: Path) -> Append:
+    """Return a function that adds events to a file, which it creates."""
+    file.touch()
+
+    def append(events: Iterable[Event]) -> None:
+        with file.open("ab") as lines:
+            lines.writelines(map(event_line, events))
+
+    return append
+
+
+@pytest.fixture
+def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("other")
+
+
+def appending_files(folder: Path, suffix: str) -> Append:
+    """Return a function that adds each batch of events as a new file."""
+    numbers = count()
+    return lambda events: write(folder / f"{next(numbers):05}{suffix}", events)
+
+
 class FolderContract(EventSourceContract):
     """Each append is a new file."""
 
@@ -37,8 +59,15 @@ class FolderContract(EventSourceContract):
 
     @pytest.fixture
     def append(self, tmp_path: Path) -> Append:
-        numbers = count()
-        return lambda events: write(tmp_path / f"{next(numbers):05}{self.suffix}", events)
+        return appending_files(tmp_path, self.suffix)
+
+    @pytest.fixture
+    def other_source(self, other_folder: Path) -> FileEventSource:
+        return FileEventSource(other_folder)
+
+    @pytest.fixture
+    def other_append(self, other_folder: Path) -> Append:
+        return appending_files(other_folder, self.suffix)
 
 
 class TestFolderOfParquetFiles(FolderContract):
@@ -65,14 +94,17 @@ class TestFolderOfZstdFiles(LineContract, FolderContract):
 
 class TestOneFileThatGrows(LineContract):
     @pytest.fixture
-    def source(self, tmp_path: Path) -> FileEventSource:
-        (tmp_path / "events.ndjson").touch()
+    def source(self, append: Append, tmp_path: Path) -> FileEventSource:
         return FileEventSource(tmp_path / "events.ndjson")
 
     @pytest.fixture
     def append(self, tmp_path: Path) -> Append:
-        def append(events: Iterable[Event]) -> None:
-            with (tmp_path / "events.ndjson").open("ab") as file:
-                file.writelines(map(event_line, events))
+        return appending_lines(tmp_path / "events.ndjson")
 
-        return append
+    @pytest.fixture
+    def other_source(self, other_append: Append, other_folder: Path) -> FileEventSource:
+        return FileEventSource(other_folder / "events.ndjson")
+
+    @pytest.fixture
+    def other_append(self, other_folder: Path) -> Append:
+        return appending_lines(other_folder / "events.ndjson")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -77,6 +78,12 @@ def insert(connection: Connection, one: Event, position: int | None = None) -> N
     connection.execute(statement, {f"v{n}": value for n, value in enumerate(given)})
 
 
+def insert_all(database: Database, events: Iterable[Event]) -> None:
+    with database.writing() as connection:
+        for one in events:
+            insert(connection, one)
+
+
 class MappedContract(EventSourceContract):
     keeps_content_type = False
     data = "TEXT"
@@ -88,14 +95,22 @@ class MappedContract(EventSourceContract):
 
     @pytest.fixture
     def append(self, source: MappedEventSource, open_database: Callable[[], Database]) -> Append:
-        others = open_database()
+        return partial(insert_all, open_database())
 
-        def append(events: Iterable[Event]) -> None:
-            with others.writing() as connection:
-                for one in events:
-                    insert(connection, one)
+    @pytest.fixture
+    def other_database(self, tmp_path: Path) -> Iterator[Database]:
+        database = Database(f"sqlite:///{tmp_path / 'other.db'}")
+        create(database)
+        yield database
+        database.close()
 
-        return append
+    @pytest.fixture
+    def other_source(self, other_database: Database) -> MappedEventSource:
+        return MappedEventSource(other_database, MAPPING)
+
+    @pytest.fixture
+    def other_append(self, other_database: Database) -> Append:
+        return partial(insert_all, other_database)
 
 
 @BOTH

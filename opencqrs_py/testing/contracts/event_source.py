@@ -112,13 +112,19 @@ class EventSourceContract(LogIdentityContract):
     """What a group relies on when it reads.
 
     Give ``source``, an empty source, and, unless the source has a method ``append(events)``, the fixture ``append``,
-    which puts events after those that are there. Class attributes declare what a source cannot do::
+    which puts events after those that are there. To test that progress in a replaced log is refused, also give
+    ``other_source``, an empty source that reads another log, and, unless it has that method, ``other_append``. Class
+    attributes declare what a source cannot do::
 
         class TestMyEventSource(EventSourceContract):
             keeps_data_verbatim = False
 
             @pytest.fixture
             def source(self):
+                return MyEventSource(...)
+
+            @pytest.fixture
+            def other_source(self):
                 return MyEventSource(...)
 
     Attributes:

@@ -24,6 +24,17 @@ def numbered(*numbers: int) -> list[Event]:
 class LogIdentityContract:
     """Fingerprints of a log. Part of ``EventSourceContract``."""
 
+    @pytest.fixture
+    def other_source(self) -> EventSource:
+        """Return an empty source of the same kind, which reads another log."""
+        pytest.skip("give the fixture other_source, an empty source of another log")
+
+    @pytest.fixture
+    def other_append(self, other_source: EventSource) -> Append:
+        """Return the function that adds events to the other source, in order."""
+        append: Append = other_source.append  # type: ignore[attr-defined]
+        return append
+
     def test_every_fingerprint_of_a_log_verifies_at_its_position(self, source: EventSource, append: Append) -> None:
         found = {0: source.fingerprint(0)}
         for number in range(1, 4):
@@ -58,3 +69,13 @@ class LogIdentityContract:
         append(numbered(1, 2))
         with pytest.raises(EventStoreError, match="OCQ-316"):
             source.verify(source.head(), "of-another-kind")
+
+    def test_the_fingerprint_of_another_log_is_refused(
+        self, source: EventSource, append: Append, other_source: EventSource, other_append: Append
+    ) -> None:
+        append(numbered(1, 2))
+        other_append(numbered(3, 4, 5))
+        for event in source.read(0, 10, Selection()).events:
+            fingerprint = source.fingerprint(event.position)
+            with pytest.raises(EventStoreError, match="OCQ-316"):
+                other_source.verify(event.position, fingerprint)

@@ -93,3 +93,30 @@ def test_a_lock_that_waits_longer_than_its_timeout_to_be_acquired_fails(failing,
     names, shown = failing(REGISTRIES.replace("timeout=timeout", "timeout=0.02"))
     assert names == {"test_an_attempt_without_a_timeout_to_acquire_a_held_lock_returns_at_once"}
     assert "acquire(0.0) waits: a node calls all its locks from one thread" in shown
+
+
+def test_a_source_whose_fingerprint_does_not_identify_the_log_fails(failing):
+    names, _ = failing("""
+import pytest
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.testing.contracts import EventSourceContract
+
+class Store(InMemoryEventStore):
+    def fingerprint(self, position, event=None):
+        return f"same:{position}"
+
+    def verify(self, position, fingerprint):
+        if fingerprint not in ("", f"same:{position}"):
+            super().verify(position, fingerprint)
+        super().verify(position, "")
+
+class TestStore(EventSourceContract):
+    @pytest.fixture
+    def source(self):
+        return Store()
+
+    @pytest.fixture
+    def other_source(self):
+        return Store()
+""")
+    assert names == {"test_the_fingerprint_of_another_log_is_refused"}
