@@ -8,27 +8,11 @@ Subclass the one of your port in a test module and give its fixtures::
             return MyProgressTracker(...)
 """
 
+from pkgutil import iter_modules
+
 import pytest
 
-_MODULES = (
-    "control_store",
-    "engine",
-    "engine_assignment",
-    "engine_project",
-    "event_source",
-    "event_store",
-    "group_records",
-    "inbox",
-    "job_owners",
-    "job_records",
-    "job_store",
-    "lock_registry",
-    "log_identity",
-    "progress_records",
-    "progress_tracker",
-    "resettable_tracker",
-)
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from opencqrs_py.testing.contracts.control_store import ControlStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.engine import EngineContract  # noqa: E402 as above

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pkgutil import iter_modules
+
 import pytest
 
+from opencqrs_py.testing import contracts
 from opencqrs_py.testing.contracts import lock_registry
 
 pytest_plugins = ["pytester"]
@@ -120,3 +123,21 @@ class TestStore(EventSourceContract):
         return Store()
 """)
     assert names == {"test_the_fingerprint_of_another_log_is_refused"}
+
+
+MODULES = sorted(module.name for module in iter_modules(contracts.__path__))
+
+
+def test_failures_in_each_module_of_contracts_show_the_compared_values(pytester):
+    modules = [f"{contracts.__name__}.{name}" for name in MODULES]
+    pytester.makepyfile(f"""
+from importlib import import_module
+import pytest
+import {contracts.__name__}
+
+@pytest.mark.parametrize("name", {modules})
+def test_asserts_are_rewritten(name):
+    module = import_module(name)
+    assert "@pytest_ar" in vars(module)
+""")
+    assert pytester.runpytest_subprocess(*ARGUMENTS[:2]).parseoutcomes() == {"passed": len(MODULES)}
