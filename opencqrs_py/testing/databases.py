@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from typing import Any
 
 from opencqrs_py.adapters.sql import Database, Engine
 
@@ -20,13 +19,3 @@ def opened_database(given: Database | Engine | str) -> Database:
     if isinstance(given, Engine):
         return Database.of(given)
     return Database(given or _IN_MEMORY.format(name=uuid.uuid4().hex))
-
-
-def rows_in(database: Database, query: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of a query: SQL text, or a statement of SQLAlchemy."""
-    with database.reading() as connection:
-        if isinstance(query, str):
-            result = connection.execution_options(no_parameters=True).exec_driver_sql(query)
-        else:
-            result = connection.execute(query)
-        return [tuple(row) for row in result]

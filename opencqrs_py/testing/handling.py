@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, rows_in
 from opencqrs_py.assembly.discovery.discovered import Discovered, GroupFunction
 from opencqrs_py.assembly.discovery.discovery import check_spellings, discover_members
 from opencqrs_py.engines.checkpointing import CheckpointRule
@@ -35,7 +35,7 @@ from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.testing.closing import closing
-from opencqrs_py.testing.databases import opened_database, rows_in
+from opencqrs_py.testing.databases import opened_database
 from opencqrs_py.testing.given import GivenEvents, by_type, choose
 from opencqrs_py.testing.seen import RecordingTracker, Seen
 from opencqrs_py.testing.showing import difference, from_users_frame

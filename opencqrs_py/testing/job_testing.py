@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from opencqrs_py.adapters.memory import InMemoryJobStore
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlSelector, table_rows
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlSelector, rows_in, table_rows
 from opencqrs_py.assembly.discovery.discovered import GroupFunction
 from opencqrs_py.assembly.discovery.discovery import discover_members
 from opencqrs_py.assembly.jobs.rules import bound_jobs, rule_for
@@ -27,7 +27,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.testing.closing import closing
-from opencqrs_py.testing.databases import opened_database, rows_in
+from opencqrs_py.testing.databases import opened_database
 from opencqrs_py.testing.given import by_type, members_given
 from opencqrs_py.testing.showing import difference, from_users_frame
 

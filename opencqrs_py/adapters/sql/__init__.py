@@ -11,7 +11,7 @@ from opencqrs_py.adapters.sql.job_inputs import SqlSelector
 from opencqrs_py.adapters.sql.jobs import SqlJobStore
 from opencqrs_py.adapters.sql.mapped import MappedEventSource
 from opencqrs_py.adapters.sql.progress import SqlProgressTracker
-from opencqrs_py.adapters.sql.snapshots import table_rows
+from opencqrs_py.adapters.sql.snapshots import rows_in, table_rows
 from opencqrs_py.adapters.sql.tables import SchemaError
 from opencqrs_py.adapters.sql.transactions import DatabaseTransactions, unit_of
 
@@ -28,6 +28,7 @@ __all__ = [
     "SqlJobStore",
     "SqlProgressTracker",
     "SqlSelector",
+    "rows_in",
     "table_rows",
     "unit_of",
 ]

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pytest
 from dependency_injector import containers, providers
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, column, create_engine, select, table, text
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import opencqrs_py.testing
@@ -48,7 +48,7 @@ from opencqrs_py import (
     on_start,
     upcaster,
 )
-from opencqrs_py.errors import AssemblyError, EventFormatError, TransactionEndedError
+from opencqrs_py.errors import AssemblyError, EventFormatError, EventStoreError, TransactionEndedError
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.testing import HandlerTest
 
@@ -920,6 +920,38 @@ def test_a_reset_that_raises_changes_nothing() -> None:
     with pytest.raises(ValueError, match="no"):
         test.reset(context="fail")
     test.handle().expect_rows(LENT, [("1", "ada")]).expect_progress(1)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+@pytest.mark.parametrize(
+    ("query", "shown", "missing"),
+    [
+        ("SELECT *\n FROM boks WHERE isbn = 'x%'", "SELECT * FROM boks WHERE isbn = 'x%'", "boks"),
+        (select(column("isbn")).select_from(table("boks")), "SELECT isbn FROM boks", "boks"),
+        ("SELECT isbm FROM lent", "SELECT isbm FROM lent", "isbm"),
+    ],
+)
+def test_a_query_of_the_test_whose_table_or_column_is_missing_is_named(
+    fresh_url: Callable[[str], str], kind: str, query: Any, shown: str, missing: str
+) -> None:
+    test = HandlerTest(tables, lend, database=fresh_url(kind)).handle()
+    with pytest.raises(EventStoreError, match="OCQ-304") as caught:
+        test.expect_rows(query, [])
+    assert re.fullmatch(f"the query {re.escape(shown)} cannot be run \\(.*{missing}.*\\)", caught.value.what)
+    assert caught.value.fix.startswith("correct its name in the query, or create it in an @on_start function")
+    test.expect_rows(LENT, []).close()
+
+
+def test_other_errors_of_a_query_of_the_test_are_those_of_its_driver() -> None:
+    with pytest.raises(OperationalError, match="SELEC isbn"):
+        HandlerTest(tables, lend).handle().rows("SELEC isbn FROM lent")
 
 
 # --------------------------------------------------------------------------------------------------------- cleaning up

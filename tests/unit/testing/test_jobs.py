@@ -17,7 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from opencqrs_py import AfterCommit, JobContext, JobPage, job, on_start
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.snapshots import table_rows
-from opencqrs_py.errors import JobError, NonTransientError
+from opencqrs_py.errors import EventStoreError, JobError, NonTransientError
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.testing import JobTest, assert_idempotent
 
@@ -298,6 +298,11 @@ def forks(connection: Connection) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # fork in a process with threads
 def test_a_process_forked_by_a_job_exits_with_its_own_code() -> None:
     assert JobTest(forks).run().tables() == {"forked": ["(3,)"]}
+
+
+def test_a_query_of_the_test_whose_table_is_missing_is_named() -> None:
+    with pytest.raises(EventStoreError, match=r"the query SELECT n FROM sen cannot be run \(no such table: sen\)"):
+        JobTest(other).run().expect_rows("SELECT n FROM sen", [])
 
 
 @pytest.mark.postgresql
