@@ -77,7 +77,7 @@ class HandlerTest:
 
     Raises:
         ValueError: If there are no handlers, or handlers of several groups and none is named.
-        TypeError: If ``provide`` or ``retry`` is invalid.
+        TypeError: If ``provide``, ``retry`` or ``database`` is invalid.
         HandlerSignatureError: If a handler cannot be called as it is written.
         AssemblyError: If nothing provides a dependency of a handler class; OCQ-116, if handlers spell the group in two
             ways.

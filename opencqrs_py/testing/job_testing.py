@@ -25,7 +25,7 @@ from opencqrs_py.model.job import Job, JobId, RunSignals, Trigger
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
-from opencqrs_py.testing.clock import FakeClock
+from opencqrs_py.testing.clock import FakeClock, forward
 from opencqrs_py.testing.closing import closing
 from opencqrs_py.testing.databases import opened_database
 from opencqrs_py.testing.given import by_type, members_given
@@ -56,7 +56,7 @@ class JobTest:
 
     Raises:
         ValueError: If there is no job, or several and none is named.
-        TypeError: If ``provide`` is not keyed by type.
+        TypeError: If ``provide`` is not keyed by type, or ``database`` or ``start`` is of another type.
         HandlerSignatureError: If the job cannot be called as it is written.
         ConfigurationErrors: If the settings are wrong.
     """
@@ -117,11 +117,13 @@ class JobTest:
         """Let some seconds pass; ticks and further attempts in that time are run, each at its time.
 
         Raises:
+            ValueError: If they are negative.
             BaseException: What the last of these attempts of a run raised, once the time has passed: a test that
                 expects this catches it. Or what a call after the commit raised.
         """
+        passing = timedelta(seconds=forward(seconds))
         self._prepare()
-        until = self.clock.now() + timedelta(seconds=seconds)
+        until = self.clock.now() + passing
         for _ in range(_MOST_RUNS):
             self._execute_due()
             due = self._desk.next_due(self._store.look(), self._worker)

@@ -5,7 +5,7 @@ Switch it on in the ``conftest.py`` at the top of your tests: ``pytest_plugins =
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -88,5 +88,14 @@ def _marked(request: pytest.FixtureRequest) -> Iterator[ExitStack]:
     """Apply the markers of a test, class or module and of what surrounds it, outer ones first."""
     with ExitStack() as stack:
         for mark in reversed(list(request.node.iter_markers(_MARKER))):
-            stack.enter_context(pinned(*mark.args))
+            stack.enter_context(pinned(_properties_of(mark)))
         yield stack
+
+
+def _properties_of(mark: pytest.Mark) -> Mapping[str, object]:
+    """Return the properties of a marker; fail the test without a trace if it was not given one ``dict`` of them."""
+    if len(mark.args) == 1 and not mark.kwargs and isinstance(mark.args[0], Mapping):
+        return mark.args[0]
+    given = ", ".join([*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())])
+    example = f'@pytest.mark.{_MARKER}({{"event-handling.standard.processing.engine": "thread"}})'
+    pytest.fail(f"{_MARKER} takes one dict, such as {example}, got {given or 'no argument'}", pytrace=False)

@@ -33,11 +33,14 @@ def caught_up(application: Application, *groups: str, timeout: float = 60.0, all
         The position of that event.
 
     Raises:
+        TypeError: If a group is not given by its name.
         AssertionError: If there are such events, with the error of each.
         NotReachedError: At once, if a group has failed, with its error, or is stopped, or no process runs it.
         WaitTimedOutError: If the time is over, with the position of each partition.
     """
     __tracebackhide__ = True
+    if odd := [group for group in groups if not isinstance(group, str)]:
+        raise TypeError(f'caught_up takes names of groups, such as caught_up(application, "books"), got {odd[0]!r}')
     names = groups or tuple(group.name for group in application.groups)
     position = application.await_position(names, timeout=timeout)
     if not allow_unhandled and (unhandled := _unhandled(application, names, position)):

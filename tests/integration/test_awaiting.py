@@ -74,6 +74,12 @@ def test_a_group_that_fails_ends_the_wait_with_its_reason(tmp_path, handlers, en
         assert application.await_position("seen") == 1
 
 
+def test_groups_to_wait_for_are_given_by_their_names(tmp_path, handlers):
+    application = Application(settings("thread"), [handlers], tmp_path)
+    with pytest.raises(TypeError, match=r'caught_up takes names of groups, such as .*"books"\), got \[.seen.\]'):
+        caught_up(application, ["seen"])
+
+
 def test_a_group_that_was_not_started_ends_the_wait(tmp_path, handlers):
     with Application(settings("thread"), [handlers], tmp_path) as application:
         with pytest.raises(NotReachedError, match="no process runs it"):

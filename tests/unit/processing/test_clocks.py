@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -27,6 +28,12 @@ def test_the_fake_clock_only_moves_when_advanced() -> None:
     clock.advance(90.5)
     assert fake.now() == noon + timedelta(seconds=90.5)
     assert fake.monotonic() == before + 90.5
+
+
+@pytest.mark.parametrize("start", [date(2026, 5, 1), "2026-05-01T12:00:00Z", 0])
+def test_the_fake_clock_starts_at_a_datetime(start: Any) -> None:
+    with pytest.raises(TypeError, match="start takes a datetime such as"):
+        FakeClock(start)
 
 
 def test_the_fake_clock_is_monotonic() -> None:

@@ -53,6 +53,7 @@ from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.testing import HandlerTest
 
 LENT = "SELECT isbn, reader FROM lent"
+DATABASE = 'database takes a URL such as "sqlite:///library.db", a Database or an engine of SQLAlchemy'
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,10 @@ def test_arguments_that_cannot_be_tested_are_refused(given: list[Any], options: 
     [
         ({"retry": 3}, "retry takes a back-off such as FixedBackOff(2, max_attempts=3), got 3"),
         ({"provide": {"Mailer": object()}}, "provide takes objects by the requested type, such as {Mailer: …}"),
+        *(
+            ({"database": given}, f"{DATABASE}, got {given!r}")
+            for given in (Path("library.db"), create_engine("sqlite://").url, Session())
+        ),
     ],
 )
 def test_options_of_another_type_are_refused(options: dict[str, Any], said: str) -> None:

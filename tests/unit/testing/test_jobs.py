@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -298,6 +301,29 @@ def forks(connection: Connection) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # fork in a process with threads
 def test_a_process_forked_by_a_job_exits_with_its_own_code() -> None:
     assert JobTest(forks).run().tables() == {"forked": ["(3,)"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"start": date(2026, 1, 1)},
+            "start takes a datetime such as datetime(2026, 1, 1, tzinfo=UTC), got datetime.d",
+        ),
+        ({"start": "2026-01-01T00:00:00Z"}, "got '2026-01-01T00:00:00Z'"),
+        ({"database": Path("a.db")}, 'database takes a URL such as "sqlite:///library.db", a Database or an engine of'),
+    ],
+)
+def test_options_of_another_type_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        JobTest(other, **options)
+
+
+def test_time_does_not_go_back() -> None:
+    test = JobTest(other)
+    with pytest.raises(ValueError, match="time does not go back, got -1"):
+        test.advance(-1)
+    test.advance(0).expect_statuses()
 
 
 def test_a_query_of_the_test_whose_table_is_missing_is_named() -> None:

@@ -123,6 +123,34 @@ def test_second(tmp_path):
 """) == {"passed": 3}
 
 
+@pytest.mark.parametrize(
+    ("marker", "got"),
+    [
+        ("", "no argument"),
+        ("()", "no argument"),
+        ("('spark.master', 'local')", "'spark.master', 'local'"),
+        ("(['spark.master'])", "['spark.master']"),
+        ("(partitions=5)", "partitions=5"),
+        ("({'spark.master': 'local'}, partitions=5)", "{'spark.master': 'local'}, partitions=5"),
+        (
+            "({'spark.master': 'local'}, {'spark.master': 'yarn'})",
+            "{'spark.master': 'local'}, {'spark.master': 'yarn'}",
+        ),
+    ],
+)
+def test_a_marker_without_one_dict_of_properties_fails_its_test(run, pytester, capsys, marker, got):
+    source = f"""
+@pytest.mark.opencqrs_properties{marker}
+class TestFirst:
+    def test_first(self): ...
+"""
+    assert run(source) == {"errors": 1}
+    shown = capsys.readouterr().out
+    example = '@pytest.mark.opencqrs_properties({"event-handling.standard.processing.engine": "thread"})'
+    assert f"opencqrs_properties takes one dict, such as {example}, got {got}\n" in shown
+    assert "plugin.py" not in shown
+
+
 def test_the_fixture_creates_handler_tests(run):
     assert run("""
 import sys
