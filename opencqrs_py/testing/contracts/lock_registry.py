@@ -20,7 +20,15 @@ PROMPT = 1.0  # seconds: the quickest of several calls that must not wait takes 
 Obtain = Callable[[LockRegistry, str], Lock]
 
 NAME, OTHER = "[group=books, partition=0]", "[group=books, partition=1]"
-NAMES = [NAME, OTHER, "[group=größe %s :x, partition=0]", f"[group={'long' * 100}, partition=0]"]
+_LONG = "long" * 100
+NAMES = [
+    NAME,
+    OTHER,
+    "[group=größe %s :x, partition=0]",
+    "[group=grüße %s :x, partition=0]",  # differs in a letter outside of ASCII only
+    f"[group={_LONG}, partition=0]",
+    f"[group={_LONG}, partition=1]",  # differs after more characters than columns and files usually have
+]
 
 
 class LockRegistryContract:

@@ -59,6 +59,15 @@ class ProgressRecordsContract:
         assert (found.stored, found.fingerprint) == (5, "at 5")
         assert claimed(another, initial=9).fingerprint == "at 5"
 
+    def test_each_partition_has_its_own_fingerprint(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
+        first, second = tracker.claim("group", layout(2), 3, "owner", fingerprint="at 3")
+        with tracker.unit("group", first, 5, fingerprint="at 5"):
+            pass
+        moved = another.renewed("group", first), another.renewed("group", second)
+        assert [found and (found.stored, found.fingerprint) for found in moved] == [(5, "at 5"), (3, "at 3")]
+        claimed_again = another.claim("group", layout(2), 9, "heir", fingerprint="at 9")
+        assert [(one.stored, one.fingerprint) for one in claimed_again] == [(5, "at 5"), (3, "at 3")]
+
     def test_the_fingerprint_of_a_failed_unit_is_discarded(self, tracker: ProgressTracker) -> None:
         cursor = claimed(tracker)
         with pytest.raises(CrashError), tracker.unit("group", cursor, 5, fingerprint="at 5"):

@@ -98,6 +98,12 @@ def test_a_lock_that_waits_longer_than_its_timeout_to_be_acquired_fails(failing,
     assert "acquire(0.0) waits: a node calls all its locks from one thread" in shown
 
 
+@pytest.mark.parametrize("key", ["name[:255]", "name.encode('ascii', 'replace')", "name.encode('ascii', 'ignore')"])
+def test_a_registry_with_one_lock_for_names_that_differ_fails(failing, key):
+    names, _ = failing(REGISTRIES.replace("return name\n", f"return {key}\n"))
+    assert names == {"test_locks_with_different_names_are_independent"}
+
+
 def test_a_source_whose_fingerprint_does_not_identify_the_log_fails(failing):
     names, _ = failing("""
 import pytest
@@ -123,6 +129,42 @@ class TestStore(EventSourceContract):
         return Store()
 """)
     assert names == {"test_the_fingerprint_of_another_log_is_refused"}
+
+
+def test_a_tracker_that_keeps_one_fingerprint_for_all_partitions_of_a_group_fails(failing):
+    names, _ = failing("""
+from contextlib import contextmanager
+from dataclasses import replace
+import pytest
+from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.testing.contracts import ProgressTrackerContract
+
+class Tracker(InMemoryProgressTracker):
+    def __init__(self):
+        super().__init__()
+        self.fingerprints = {}
+
+    @contextmanager
+    def unit(self, group, cursor, to, *, fingerprint="", **options):
+        with super().unit(group, cursor, to, fingerprint=fingerprint, **options) as unit:
+            yield unit
+        self.fingerprints[group] = fingerprint
+
+    def claim(self, group, *arguments, fingerprint="", **options):
+        cursors = super().claim(group, *arguments, fingerprint=fingerprint, **options)
+        self.fingerprints.setdefault(group, fingerprint)
+        return tuple(replace(cursor, fingerprint=self.fingerprints[group]) for cursor in cursors)
+
+    def renewed(self, group, cursor):
+        found = super().renewed(group, cursor)
+        return found and replace(found, fingerprint=self.fingerprints[group])
+
+class TestTracker(ProgressTrackerContract):
+    @pytest.fixture
+    def tracker(self):
+        return Tracker()
+""")
+    assert names == {"test_each_partition_has_its_own_fingerprint"}
 
 
 MODULES = sorted(module.name for module in iter_modules(contracts.__path__))
