@@ -10,6 +10,9 @@ from opencqrs_py.model.json_text import read_json
 from opencqrs_py.model.naming import in_one_line
 from opencqrs_py.model.times import moment_of
 
+NOT_UTF_8 = "not UTF-8: "
+"""Prefix of the text of bytes that are not UTF-8, as another program may have stored them; the text is not JSON."""
+
 _FIX_DATA = "fix the event where it is stored, or use a handler that takes the raw Event and reads no data"
 _FIX_METADATA = "fix the event where it is stored, or ask for no Metadata"
 
@@ -69,11 +72,7 @@ class Event(_Columns):
         """
         if self.payload is None:
             raise EventFormatError("OCQ-210", "the event has no data", self.label, _FIX_DATA)
-        try:
-            return read_json(self.payload)
-        except ValueError as error:
-            what = f"the event's data are not JSON ({error})"
-            raise EventFormatError("OCQ-210", what, self.label, _FIX_DATA) from error
+        return self._parsed("data", self.payload, _FIX_DATA)
 
     @property
     def metadata(self) -> Metadata:
@@ -84,15 +83,18 @@ class Event(_Columns):
         """
         if not self.extensions:
             return Metadata()
-        try:
-            found = read_json(self.extensions)
-        except ValueError as error:
-            what = f"the event's metadata are not JSON ({error})"
-            raise EventFormatError("OCQ-210", what, self.label, _FIX_METADATA) from error
+        found = self._parsed("metadata", self.extensions, _FIX_METADATA)
         if not isinstance(found, dict):
             what = "the event's metadata are not a JSON object"
             raise EventFormatError("OCQ-210", what, self.label, _FIX_METADATA)
         return Metadata(found)
+
+    def _parsed(self, part: str, text: str, fix: str) -> Any:
+        try:
+            return read_json(text)
+        except ValueError as error:
+            why = "the bytes are not UTF-8" if text.startswith(NOT_UTF_8) else error
+            raise EventFormatError("OCQ-210", f"the event's {part} are not JSON ({why})", self.label, fix) from error
 
     @property
     def timestamp(self) -> datetime | None:

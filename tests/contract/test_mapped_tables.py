@@ -27,7 +27,7 @@ from opencqrs_py.engines.spark.source.columns import Available
 from opencqrs_py.engines.spark.source.ranges import Range
 from opencqrs_py.engines.spark.source.scope import Scope
 from opencqrs_py.engines.spark.source.source import BatchReader
-from opencqrs_py.errors import EventStoreError, OtherLogError
+from opencqrs_py.errors import EventFormatError, EventStoreError, OtherLogError
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.positions import newest_in
@@ -220,6 +220,94 @@ def test_a_case_insensitive_column_is_compared_with_case(database: Database, kin
     source = MappedEventSource(database, TableMapping("log", "n", "id", "kind", "d", subject="s"))
     for selection in (Selection("/a"), Selection("/a", recursive=False), Selection(types=frozenset({"a"}))):
         assert identities(source, selection) == ["1"]
+
+
+# Bytes
+
+
+BYTES = {"sqlite": "BLOB", "postgresql": "BYTEA"}
+OF_BYTES = replace(MAPPING, table="log", id="id", type="kind", source="source", subject="subject", metadata="meta")
+NO_TEXT = b'{"n": "\xfc"}'  # which is LATIN1
+
+
+def stored_as_bytes(database: Database, *rows: dict[str, bytes]) -> MappedEventSource:
+    """Return the source of a table that has bytes in all columns but the position; the types of the rows are t."""
+    columns = ("id", "source", "subject", "kind", "data", "meta")
+    defined = ", ".join(f"{name} {BYTES[database.kind]}" for name in columns)
+    execute(database, f"CREATE TABLE log (nr INTEGER PRIMARY KEY, {defined})")
+    with database.writing() as connection:
+        for number, row in enumerate(rows, 1):
+            given = {"nr": number, "id": b"%d" % number, "source": b"s", "kind": b"t", "data": b"{}"} | row
+            marks = ", ".join(f":{name}" for name in given)
+            connection.execute(text(f"INSERT INTO log ({', '.join(given)}) VALUES ({marks})"), given)
+    return MappedEventSource(database, replace(OF_BYTES, time=None))
+
+
+@BOTH
+@pytest.mark.parametrize("part", ["data", "metadata"])
+def test_data_and_metadata_that_are_not_utf_8_fail_where_they_are_decoded(
+    database: Database, kind: str, part: str
+) -> None:
+    column = OF_BYTES.columns[part]
+    source = stored_as_bytes(database, {}, {column: NO_TEXT}, {column: b"\x89PNG\\\xff", "kind": b"png"}, {})
+    first, latin, image, last = source.read(0, 10, ALL).events
+    assert identities(source, OF_A_TYPE) == ["1", "2", "4"]
+    assert [first.data, first.metadata, last.data, last.metadata] == [{}, {}, {}, {}]
+    assert 'not UTF-8: {"n": "\\xfc"}' in (latin.payload, latin.extensions)
+    for one in (latin, image):
+        assert source.fingerprint(one.position) == source.fingerprint(one.position, one)
+        with pytest.raises(EventFormatError) as caught:
+            getattr(one, part)
+        what = f"the event's {part} are not JSON (the bytes are not UTF-8)"
+        assert (caught.value.code, caught.value.what) == ("OCQ-210", what)
+
+
+@BOTH
+@pytest.mark.parametrize("part", ["id", "source", "subject", "type"])
+def test_an_attribute_that_is_not_utf_8_is_refused_after_the_events_before_it_are_read(
+    database: Database, kind: str, part: str
+) -> None:
+    column = OF_BYTES.columns[part]
+    source = stored_as_bytes(database, {}, {}, {column: b"M\xfcller"}, {})
+    assert source.read(0, 10, ALL).upto == 2
+    with pytest.raises(EventStoreError) as caught:
+        source.read(2, 10, ALL)
+    assert str(caught.value) == (
+        f"[OCQ-339] the column '{column}' of 'log' holds bytes that are not UTF-8 in the row at position 3\n"
+        f"  where: {database.label}\n"
+        f"  fix:   put a text there, or name a column that has one in each row in event-store.mapping.{part}"
+    )
+    assert source.fingerprint(3).startswith("[3, ")
+    assert identities(source, Selection(types=frozenset({"u"}))) == []
+
+
+@BOTH
+def test_subjects_and_types_stored_as_bytes_are_selected_as_texts(database: Database, kind: str) -> None:
+    given = [b"", b"/", "/ü".encode(), "/ü/1".encode(), "/üb".encode(), b"/\xfc", b"/\0"]
+    source = stored_as_bytes(database, *({"subject": subject, "kind": subject} for subject in given))
+    selected = {"/": ["1", "2"], "/ü": ["3"], "/ü/1": ["4"]}
+    for subject, found in selected.items():
+        assert identities(source, Selection(subject, recursive=False)) == found
+    assert identities(source, Selection("/ü")) == ["3", "4"]
+    assert identities(source, Selection(types=frozenset({"/", "/ü"}))) == ["2", "3"]
+
+
+@SQLITE
+def test_a_text_that_is_not_utf_8_is_treated_like_bytes(database: Database, kind: str) -> None:
+    """As a program leaves it that passes LATIN1 on to SQLite."""
+    source = numbered(database, "INTEGER PRIMARY KEY", (1, "a"), (2, "b"))
+    execute(database, "UPDATE log SET d = CAST(x'22fc22' AS TEXT) WHERE n = 1")
+    assert [one.payload for one in source.read(0, 10, ALL).events] == ['not UTF-8: "\\xfc"', "{}"]
+
+
+@SQLITE
+def test_texts_and_bytes_of_a_database_of_utf_16_are_read(database: Database, kind: str) -> None:
+    execute(database, "PRAGMA encoding = 'UTF-16le'")
+    source = numbered(database, "INTEGER PRIMARY KEY", (1, "ü"), (2, 7))
+    execute(database, "UPDATE log SET d = x'22c3bc22' WHERE n = 1")
+    with database.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA encoding").scalar_one() == "UTF-16le"
+    assert [(one.id, one.payload) for one in source.read(0, 10, ALL).events] == [("ü", '"ü"'), ("7", "{}")]
 
 
 # Nothing is missed
@@ -665,7 +753,7 @@ def test_a_row_without_id_or_type_is_refused_after_those_before_it_are_read(
     assert str(caught.value) == (
         f"[OCQ-339] the column '{column}' of 'Stored Events' is NULL in the row at position 3\n"
         f"  where: {database.label}\n"
-        f"  fix:   put a value there, or name a column that has one in each row in event-store.mapping.{part}"
+        f"  fix:   put a text there, or name a column that has one in each row in event-store.mapping.{part}"
     )
     assert [one.id for one in reader.source.read(3, 3, ALL).events] == ["4"]
 

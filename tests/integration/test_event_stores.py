@@ -235,6 +235,33 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
     assert numbers == [(n,) for n in range(COUNT) if n % 3]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["mapped", POSTGRESQL])
+@pytest.mark.release(engine="spark", kind="mapped")  # read as on threads
+def test_data_of_a_mapped_table_that_are_not_utf_8_concern_only_groups_that_decode_them(
+    kind: str, engine: str, handlers: ModuleType, make: Make, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    settings = request.getfixturevalue(kind)
+    url = f"sqlite:///{tmp_path / 'shop.db'}" if kind == "mapped" else settings["event-store.url"]
+    with closing(Database(url)) as shop, shop.writing() as connection:
+        if kind != "mapped":
+            alter = "ALTER TABLE domain_events ALTER body TYPE BYTEA USING convert_to(body::text, 'UTF8')"
+            connection.execute(text(alter))
+        update = "UPDATE domain_events SET body = :body WHERE event_name = :type OR event_id = :id"
+        connection.execute(text(update), {"body": b"\x89PNG\xff", "type": "other", "id": "1"})  # 1 is counted
+    settings |= {
+        "database.url": "sqlite:///sums.db",
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+        "event-handling.standard.processing.engine": engine,
+        "event-handling.standard.retry.on-undecodable": "skip",
+    }
+    result = make(settings, handlers).run(until_caught_up=True)
+    assert (bool(result.failed), sum(result.handled.values()), result.skipped) == (False, 199, 1)
+    numbers = rows_of(tmp_path / "sums.db", "SELECT number FROM sums ORDER BY number")
+    assert numbers == [(n,) for n in range(2, COUNT) if n % 3]
+
+
 @pytest.mark.parametrize("of_read_model", ["sums.db", "shop.db"])
 def test_the_database_of_a_mapped_table_is_changed_only_if_it_holds_the_read_model_too(
     mapped: dict[str, str], handlers: ModuleType, make: Make, tmp_path: Path, of_read_model: str

@@ -8,11 +8,13 @@ than one already seen holds such a lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, inspect, types
 from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.types import TypeEngine
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.errors import EventStoreError
@@ -67,6 +69,23 @@ WHERE pid = ANY(%s) ORDER BY xact_start LIMIT 1
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """An expression that is compared character by character.
+
+    Attributes:
+        expression: The expression.
+        binary: Whether it is bytes, and is compared with bytes.
+    """
+
+    expression: str
+    binary: bool
+
+    def value(self, text: str) -> str | bytes:
+        """Return a text as the expression is compared with it."""
+        return text.encode() if self.binary else text
+
+
+@dataclass(frozen=True, slots=True)
 class ForeignTable:
     """A table as statements name it.
 
@@ -75,15 +94,15 @@ class ForeignTable:
         position: The column of positions, quoted.
         selected: The expressions of a ``SELECT`` for the parts of an event: position, id, source, subject, type, time,
             data, metadata.
-        subject: Expression for the subject; compares character by character.
-        type: Expression for the type; likewise.
+        subject: The subject, as conditions compare it.
+        type: The type, likewise.
     """
 
     name: str
     position: str
     selected: str
-    subject: str
-    type: str
+    subject: Compared
+    type: Compared
 
 
 def fitted(database: Database, connection: Connection, mapping: TableMapping) -> ForeignTable:
@@ -158,18 +177,22 @@ def _named(
     quote = connection.dialect.identifier_preparer.quote_identifier
     dialect = database.dialect
 
-    def text_of(part: str) -> str:
+    def expression_of(part: str, expression: Callable[[str, TypeEngine[Any]], str]) -> str:
         column = mapping.columns.get(part)
-        return "NULL" if column is None else dialect.as_text(quote(column), found[column])
+        return "NULL" if column is None else expression(quote(column), found[column])
 
-    parts = [text_of(part) for part in ("id", "source", "subject", "type", "time", "data", "metadata")]
-    subject = f"COALESCE(NULLIF({text_of('subject')}, ''), '/')"
+    def compared(part: str, form: str) -> Compared:
+        binary = dialect.compares_bytes and isinstance(found.get(mapping.columns.get(part, "")), types.LargeBinary)
+        text = form.format(expression_of(part, dialect.as_text))
+        return Compared(f"({text if binary else dialect.exact.format(text)})", binary)
+
+    parts = ("id", "source", "subject", "type", "time", "data", "metadata")
     return ForeignTable(
         name=f"{quote(schema)}.{quote(table)}" if schema else quote(table),
         position=quote(mapping.position),
-        selected=", ".join([quote(mapping.position), *parts]),
-        subject=f"({dialect.exact.format(subject)})",
-        type=f"({dialect.exact.format(text_of('type'))})",
+        selected=", ".join([quote(mapping.position), *(expression_of(part, dialect.as_read) for part in parts)]),
+        subject=compared("subject", "COALESCE(NULLIF({}, ''), '/')"),
+        type=compared("type", "{}"),
     )
 
 

@@ -19,7 +19,7 @@ from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError
 from opencqrs_py.adapters.sql.foreign import ForeignTable, Horizon, Writers, doubts, fitted
 from opencqrs_py.adapters.sql.watching import polling
 from opencqrs_py.errors import EventStoreError
-from opencqrs_py.model.event import Event
+from opencqrs_py.model.event import NOT_UTF_8, Event
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.progress import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
@@ -37,7 +37,8 @@ _REUSED = (
     "KEY AUTOINCREMENT; do not restart a sequence (%s)"
 )
 _JSON = "application/json"
-_ID, _TYPE = 1, 4  # columns of what is selected
+_NEEDED = {"id": 1, "source": 2, "subject": 3, "type": 4}  # columns of what is selected that must be texts
+_WITHOUT_DEFAULT = ("id", "type")
 
 _log = logging.getLogger("opencqrs.store")
 
@@ -220,7 +221,7 @@ class MappedEventSource(EventSource):
             table = self._fitted(connection)
             where = f"{table.name} WHERE {table.position} <= {self._mark} ORDER BY {table.position} DESC LIMIT 1"
             row = connection.exec_driver_sql(f"SELECT {table.selected} FROM {where}", (position,)).first()  # noqa: S608
-        return None if row is None else self._event(row)
+        return None if row is None else self._event(_decoded(row))
 
     def _there(self, connection: Connection, part: Slice, upto: int) -> bool:
         """Return whether the table reaches as far as the slice: it may have been restored since ``upto`` was seen."""
@@ -254,11 +255,17 @@ class MappedEventSource(EventSource):
         return upto if end is None else int(end)
 
     def _page(
-        self, connection: Connection, after: int, upto: int, limit: int, conditions: str, values: tuple[str, ...]
+        self,
+        connection: Connection,
+        after: int,
+        upto: int,
+        limit: int,
+        conditions: str,
+        values: tuple[str | bytes, ...],
     ) -> Slice:
         """Read one page, and one row more, which shows whether its position comes twice.
 
-        It ends before a row that has no id or no type, at which the next one begins. A limit around the inner rows
+        It ends before a row that is not an event, at which the next one begins. A limit around the inner rows
         keeps a server from looking for another way than the key.
         """
         table = self._fitted(connection)
@@ -266,13 +273,13 @@ class MappedEventSource(EventSource):
         if conditions:
             rows = f"(SELECT * FROM {rows} ORDER BY {table.position} LIMIT {_PAGE_ROWS + 1}) page WHERE {conditions}"  # noqa: S608
         text = f"SELECT {table.selected} FROM {rows} ORDER BY {table.position} LIMIT {self._mark}"  # noqa: S608 quoted
-        found = connection.exec_driver_sql(text, (after, upto, *values, limit + 1)).all()
+        found = list(map(_decoded, connection.exec_driver_sql(text, (after, upto, *values, limit + 1))))
         for one, other in pairwise(found):
             if one[0] == other[0]:
                 raise self._no_position(
                     f"is {one[0]} in several rows, for example those with the ids {one[1]} and {other[1]}"
                 )
-        whole = list(takewhile(_is_whole, found[:limit]))
+        whole = list(takewhile(lambda row: not _unusable(row), found[:limit]))
         if len(whole) < len(found[:limit]):
             if not whole:
                 raise self._incomplete(found[0])
@@ -281,10 +288,11 @@ class MappedEventSource(EventSource):
         return Slice(after, events[-1].position if len(events) == limit else upto, events)
 
     def _incomplete(self, row: Any) -> EventStoreError:
-        part = "id" if row[_ID] is None else "type"
-        column = getattr(self._mapping, part)
-        what = f"the column '{column}' of '{self._mapping.table}' is NULL in the row at position {row[0]}"
-        fix = f"put a value there, or name a column that has one in each row in {self._mapping.said_in}.{part}"
+        part = _unusable(row)
+        why = "is NULL" if row[_NEEDED[part]] is None else "holds bytes that are not UTF-8"
+        column = f"the column '{self._mapping.columns[part]}' of '{self._mapping.table}'"
+        what = f"{column} {why} in the row at position {row[0]}"
+        fix = f"put a text there, or name a column that has one in each row in {self._mapping.said_in}.{part}"
         return EventStoreError("OCQ-339", what, self._database.label, fix)
 
     def _no_position(self, why: str) -> EventStoreError:
@@ -292,19 +300,20 @@ class MappedEventSource(EventSource):
         fix = f"name a column of whole numbers, each in one row only, in {self._mapping.said_in}.position"
         return EventStoreError("OCQ-339", what, self._database.label, fix)
 
-    def _conditions(self, connection: Connection, selection: Selection) -> tuple[str, tuple[str, ...]]:
+    def _conditions(self, connection: Connection, selection: Selection) -> tuple[str, tuple[str | bytes, ...]]:
         table = self._fitted(connection)
         texts: list[str] = []
-        values: tuple[str, ...] = ()
+        values: tuple[str | bytes, ...] = ()
         if selection.types is not None:
-            kinds = tuple(sorted(selection.types))
-            texts.append(f"{table.type} IN ({', '.join([self._mark] * len(kinds))})" if kinds else "1 = 0")
+            kinds = tuple(map(table.type.value, sorted(selection.types)))
+            texts.append(f"{table.type.expression} IN ({', '.join([self._mark] * len(kinds))})" if kinds else "1 = 0")
             values += kinds
         if not selection.everything:
-            exact = f"{table.subject} = {self._mark}"
-            below = f"substr({table.subject}, 1, {len(selection.prefix)}) = {self._mark}"
+            column, subject, prefix = table.subject, *map(table.subject.value, (selection.subject, selection.prefix))
+            exact = f"{column.expression} = {self._mark}"
+            below = f"substr({column.expression}, 1, {len(prefix)}) = {self._mark}"
             texts.append(f"({exact} OR {below})" if selection.recursive else exact)
-            values += (selection.subject, selection.prefix) if selection.recursive else (selection.subject,)
+            values += (subject, prefix) if selection.recursive else (subject,)
         return " AND ".join(texts), values
 
     def _time_of(self, event: Event) -> int | None:
@@ -319,13 +328,36 @@ class MappedEventSource(EventSource):
             raise EventStoreError("OCQ-339", what, event.label, fix) from None
 
     def _event(self, row: Any) -> Event:
-        position, event_id, source, subject, kind, moment, data, metadata = row
+        position, event_id, source, subject, kind, moment, data, metadata = map(_shown, row)
         if source is None:
             source = self._mapping.source_value or self._mapping.table
         extensions = None if metadata == "null" else metadata
         return Event(position, event_id, source, subject or "/", kind, in_utc(moment), _JSON, data, extensions)
 
 
-def _is_whole(row: Any) -> bool:
-    """Return whether a row has what each event needs; other missing values have defaults."""
-    return row[_ID] is not None and row[_TYPE] is not None
+def _decoded(row: Any) -> tuple[Any, ...]:
+    """Return a row with texts for bytes; bytes that are not UTF-8 are left."""
+    try:
+        return tuple([value.decode() if type(value) is bytes else value for value in row])
+    except UnicodeDecodeError:
+        return tuple(map(_text_of, row))
+
+
+def _text_of(value: Any) -> Any:
+    try:
+        return value.decode() if type(value) is bytes else value
+    except UnicodeDecodeError:
+        return value
+
+
+def _shown(value: Any) -> Any:
+    """Return a value of a decoded row; for bytes that are left, a text that is not JSON."""
+    return NOT_UTF_8 + value.decode(errors="backslashreplace") if type(value) is bytes else value
+
+
+def _unusable(row: Any) -> str:
+    """Return the attribute for which a decoded row is not an event; empty if it is one."""
+    for part, column in _NEEDED.items():
+        if type(row[column]) is bytes or (row[column] is None and part in _WITHOUT_DEFAULT):
+            return part
+    return ""

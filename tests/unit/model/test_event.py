@@ -10,6 +10,7 @@ import pytest
 from opencqrs_py import Metadata
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import Event
+from opencqrs_py.model.event import NOT_UTF_8
 
 
 def event(**fields: object) -> Event:
@@ -68,6 +69,14 @@ def test_data_that_are_not_json_raise_an_error_that_names_the_event() -> None:
     assert caught.value.code == "OCQ-210"
     assert caught.value.what.startswith("the event's data are not JSON (")
     assert caught.value.where == "event 4711 at position 12 (book-lent.v1, /books/1)"
+
+
+@pytest.mark.parametrize(("part", "column"), [("data", "payload"), ("metadata", "extensions")])
+def test_data_or_metadata_of_bytes_that_are_not_utf_8_raise_an_error_that_says_so(part: str, column: str) -> None:
+    with pytest.raises(EventFormatError) as caught:
+        getattr(event(**{column: NOT_UTF_8 + r"\xff"}), part)
+    assert caught.value.code == "OCQ-210"
+    assert caught.value.what == f"the event's {part} are not JSON (the bytes are not UTF-8)"
 
 
 def test_metadata_are_the_extensions() -> None:

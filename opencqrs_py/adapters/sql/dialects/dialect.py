@@ -202,6 +202,7 @@ class Dialect(ABC):
     drop_temporary: ClassVar[str] = "DROP TABLE"  # drops a temporary table without ending the transaction
     # Whether it shows up to where a foreign table is final.
     reads_foreign_tables: ClassVar[bool] = False
+    compares_bytes: ClassVar[bool] = False  # whether its columns of bytes hold nothing else, see ``as_text``
     # What to do when the database refuses the connection.
     fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have access to it"
     connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
@@ -470,8 +471,15 @@ class Dialect(ABC):
         return None
 
     def as_text(self, column: str, kind: TypeEngine[Any]) -> str:
-        """Return an expression for the text of a column; a timestamp without a zone is treated as UTC."""
+        """Return an expression for the text of a column; a timestamp without a zone is treated as UTC.
+
+        For a column of bytes it is the column itself if the dialect ``compares_bytes``.
+        """
         return f"CAST({column} AS TEXT)"
+
+    def as_read(self, column: str, kind: TypeEngine[Any]) -> str:
+        """Return an expression for what ``as_text`` returns, as bytes if they may not be valid text."""
+        return self.as_text(column, kind)
 
     # Units of work
 

@@ -181,6 +181,7 @@ class PostgresqlDialect(Dialect):
     ordered_reads = True
     exact = '{} COLLATE "C"'
     reads_foreign_tables = True
+    compares_bytes = True
     current_schema = "current_schema()"
 
     @override
@@ -345,7 +346,7 @@ class PostgresqlDialect(Dialect):
             moment = f"{column} AT TIME ZONE 'UTC'" if kind.timezone else column
             return f"to_char({moment}, '{_RFC_3339}')"
         if isinstance(kind, types.LargeBinary):
-            return f"convert_from({column}, 'UTF8')"
+            return column  # convert_from would fail for all rows of a page if one of them is not UTF-8
         return f"{column}::text"
 
     @override

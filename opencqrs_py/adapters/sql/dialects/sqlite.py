@@ -303,6 +303,12 @@ class SqliteDialect(Dialect):
         return bool(driver.in_transaction)
 
     @override
+    def as_read(self, column: str, kind: TypeEngine[Any]) -> str:
+        """Return bytes: texts need not be valid, either. UTF-16 always is, so texts of such a database stay texts."""
+        is_utf_8 = f"typeof({column}) = 'blob' OR CAST('/' AS BLOB) = x'2f'"
+        return f"CASE WHEN {is_utf_8} THEN CAST({column} AS BLOB) ELSE {self.as_text(column, kind)} END"
+
+    @override
     def upsert(self, connection: Connection, write: BulkWrite) -> None:
         super().upsert(connection, self.sent(write))
 
