@@ -211,6 +211,18 @@ def test_a_row_without_a_subject_is_found_under_the_default_subject(database: Da
     assert identities(source, Selection("", recursive=False)) == []
 
 
+@BOTH
+@pytest.mark.parametrize("part", ["id", "type", "data"])
+def test_the_position_can_be_another_part_of_the_event_too(database: Database, kind: str, part: str) -> None:
+    numbered(database, "INTEGER PRIMARY KEY", (1, "a"), (2, "b"), (10, "c"))  # as texts, 10 is before 2
+    source = MappedEventSource(database, replace(LOG, **{part: "n"}))
+    attribute = {"data": "payload"}.get(part, part)
+    for selection in (ALL, Selection("/", recursive=False)):
+        read = source.read(0, 100, selection).events
+        assert [(one.position, getattr(one, attribute)) for one in read] == [(1, "1"), (2, "2"), (10, "10")]
+    assert source.fingerprint(10).startswith("[10, ")
+
+
 @SQLITE
 def test_a_case_insensitive_column_is_compared_with_case(database: Database, kind: str) -> None:
     execute(

@@ -37,6 +37,7 @@ _REUSED = (
     "KEY AUTOINCREMENT; do not restart a sequence (%s)"
 )
 _JSON = "application/json"
+_BY_POSITION = "ORDER BY 1"  # by its number, since other columns of what is selected may have its name
 _NEEDED = {"id": 1, "source": 2, "subject": 3, "type": 4}  # columns of what is selected that must be texts
 _WITHOUT_DEFAULT = ("id", "type")
 
@@ -219,7 +220,7 @@ class MappedEventSource(EventSource):
     def _newest(self, position: int) -> Event | None:
         with self._database.reading() as connection:
             table = self._fitted(connection)
-            where = f"{table.name} WHERE {table.position} <= {self._mark} ORDER BY {table.position} DESC LIMIT 1"
+            where = f"{table.name} WHERE {table.position} <= {self._mark} {_BY_POSITION} DESC LIMIT 1"
             row = connection.exec_driver_sql(f"SELECT {table.selected} FROM {where}", (position,)).first()  # noqa: S608
         return None if row is None else self._event(_decoded(row))
 
@@ -272,7 +273,7 @@ class MappedEventSource(EventSource):
         rows = f"{table.name} WHERE {table.position} > {self._mark} AND {table.position} <= {self._mark}"
         if conditions:
             rows = f"(SELECT * FROM {rows} ORDER BY {table.position} LIMIT {_PAGE_ROWS + 1}) page WHERE {conditions}"  # noqa: S608
-        text = f"SELECT {table.selected} FROM {rows} ORDER BY {table.position} LIMIT {self._mark}"  # noqa: S608 quoted
+        text = f"SELECT {table.selected} FROM {rows} {_BY_POSITION} LIMIT {self._mark}"  # noqa: S608 quoted
         found = list(map(_decoded, connection.exec_driver_sql(text, (after, upto, *values, limit + 1))))
         for one, other in pairwise(found):
             if one[0] == other[0]:
