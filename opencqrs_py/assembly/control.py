@@ -177,6 +177,14 @@ class Control:
         """Return whether a live node can run a group now."""
         return any(group in node.groups for node in self.view().alive.values())
 
+    def is_stopped(self, group: str, partitions: Collection[Partition] = ()) -> bool:
+        """Return whether a group, or these partitions of it, stay stopped until a command starts them."""
+        view = self.view()
+        keys = [GroupPartition(group, each) for each in partitions] or _keys(view, group)
+        starts = self._groups[group].life_cycle.auto_start
+        is_known = group in self._led and bool(keys)
+        return is_known and all(view.wanted_of(key, starts=starts) is Wanted.STOPPED for key in keys)
+
     def renew(self, group: str) -> None:
         """Have nodes claim their partitions of a group again, as its progress was replaced.
 

@@ -84,12 +84,7 @@ class Snapshot:
 
     def wanted_of(self, key: GroupPartition, settings: EffectiveGroup) -> Wanted:
         """Return what is requested for a partition: by command, else by a live node, this process, or the settings."""
-        is_said = key in self.view.wanted_partitions or key.group in self.view.wanted
-        if is_said or self.able(key.group):
-            return self.view.wanted_of(key)
-        if key in self.running:
-            return Wanted.STARTED
-        return Wanted.STARTED if settings.life_cycle.auto_start else Wanted.STOPPED
+        return self.view.wanted_of(key, starts=key in self.running or settings.life_cycle.auto_start)
 
     def able(self, group: str) -> list[str]:
         """Return the names of the live nodes that can run a group."""

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, Text, format_option, project_options
-from opencqrs_py.cli.output import cell, print_json, print_line, stdout
+from opencqrs_py.cli.output import cell, continuation, print_json, print_line, stdout
 from opencqrs_py.cli.rebuilds import rebuild_command
 from opencqrs_py.cli.records import print_only_warnings
 
 if TYPE_CHECKING:
-    from opencqrs_py.assembly.layouts import LayoutResult, Layouts
+    from opencqrs_py.assembly.application import Application
+    from opencqrs_py.assembly.layouts import LayoutResult
     from opencqrs_py.assembly.resets import ResetResult
     from opencqrs_py.assembly.status import GroupStatus
 
@@ -163,13 +164,17 @@ def reset_command(  # noqa: PLR0913 an argument an option
 
     target = ResetTarget(to, position, None if time is None else _time(time), event, source)
     given = None if context is None else _parsed(context)
-    print_only_warnings()  # what is logged of the reset is printed as the result
-    resets = options.application().resets
-    result = resets.reset(name, target, reason=reason, context=given, timeout=timeout, dry_run=dry_run)
+    application = _open_quietly(options)
+    result = application.resets.reset(name, target, reason=reason, context=given, timeout=timeout, dry_run=dry_run)
     if as_json:
         print_json(_reset_as_json(result))
     else:
-        _print_reset(result)
+        _print_reset(result, stopped=application.control.is_stopped(result.reset.group))
+
+
+def _open_quietly(options: ProjectOptions) -> Application:
+    print_only_warnings()  # what is logged of a change is printed as the result
+    return options.application()
 
 
 def _changing(command: F) -> F:
@@ -189,7 +194,8 @@ def split_command(options: ProjectOptions, name: str, *, timeout: float, dry_run
 
     Two processors then share its sequences.
     """
-    _tell_layout(_layouts(options).split(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
+    application = _open_quietly(options)
+    _tell_layout(application, application.layouts.split(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
 
 
 @groups_command.command("merge")
@@ -199,7 +205,8 @@ def split_command(options: ProjectOptions, name: str, *, timeout: float, dry_run
 @format_option
 def merge_command(options: ProjectOptions, name: str, *, timeout: float, dry_run: bool, as_json: bool) -> None:
     """Merge a partition with the other half of what it was split from."""
-    _tell_layout(_layouts(options).merge(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
+    application = _open_quietly(options)
+    _tell_layout(application, application.layouts.merge(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
 
 
 @groups_command.command("partitions")
@@ -216,20 +223,16 @@ def partitions_command(
     It does not matter how many it had before. Each continues where its sequences were: no event is handled twice, and
     none is left out. That applies until life-cycle.partitions is changed.
     """
-    layouts = _layouts(options)
-    _tell_layout(layouts.repartition(name, count, timeout=timeout, dry_run=dry_run), as_json=as_json)
+    application = _open_quietly(options)
+    result = application.layouts.repartition(name, count, timeout=timeout, dry_run=dry_run)
+    _tell_layout(application, result, as_json=as_json)
 
 
-def _layouts(options: ProjectOptions) -> Layouts:
-    print_only_warnings()  # what is logged of a change is printed as the result
-    return options.application().layouts
-
-
-def _tell_layout(result: LayoutResult, *, as_json: bool) -> None:
+def _tell_layout(application: Application, result: LayoutResult, *, as_json: bool) -> None:
     if as_json:
         print_json(_layout_as_json(result))
     else:
-        _print_layout(result)
+        _print_layout(result, stopped=application.control.is_stopped(result.group, result.positions))
 
 
 def _layout_as_json(result: LayoutResult) -> dict[str, Any]:
@@ -246,7 +249,7 @@ def _layout_as_json(result: LayoutResult) -> dict[str, Any]:
     }
 
 
-def _print_layout(result: LayoutResult) -> None:
+def _print_layout(result: LayoutResult, *, stopped: bool) -> None:
     from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for these commands
 
     name = result.group
@@ -260,8 +263,10 @@ def _print_layout(result: LayoutResult) -> None:
         until = result.ahead.get(partition)
         more = f"; up to {until:,} without what its sequences have handled before" if until is not None else ""
         print_line(f"  {name}:{partition} continues after {position:,}{more}", "default")
-    if not (result.running or result.dry_run):
-        print_line(f"{name}: no process runs it; the next opencqrs run continues there", "default")
+    if not result.dry_run:
+        what = "the new partitions are"
+        for line in continuation(name, stopped=stopped, running=result.running, what=what):
+            print_line(line, "default")
 
 
 def _time(text: str) -> datetime:
@@ -298,7 +303,7 @@ def _reset_as_json(result: ResetResult) -> dict[str, Any]:
     }
 
 
-def _print_reset(result: ResetResult) -> None:
+def _print_reset(result: ResetResult, *, stopped: bool) -> None:
     reset, until = result.reset, result.until
     done = "would be reset" if result.dry_run else "was reset"
     again = f"events up to position {until:,} are handled again" if until else "no event is handled again"
@@ -307,8 +312,9 @@ def _print_reset(result: ResetResult) -> None:
     if result.omitted_after is not None:
         which = f"events after {result.omitted_after:,}, up to {reset.position:,}, that it still had to handle"
         print_line(f"{reset.group}: {which} {'would be' if result.dry_run else 'are'} left out", "default")
-    if not (result.running or result.dry_run):
-        print_line(f"{reset.group}: no process runs it; the next opencqrs run continues there", "default")
+    if not result.dry_run:
+        for line in continuation(reset.group, stopped=stopped, running=result.running):
+            print_line(line, "default")
 
 
 def _tell(names: Sequence[str], done: str, *, running: bool, no_wait: bool, as_json: bool) -> None:

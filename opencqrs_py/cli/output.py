@@ -120,6 +120,20 @@ def print_line(text: str, style: str = "dim") -> None:
         stderr().print(clean(text), style=style, markup=False, soft_wrap=True)
 
 
+def continuation(group: str, *, stopped: bool, running: bool, what: str = "it is") -> list[str]:
+    """Return the line that says what continues a changed group; none if a process does.
+
+    Args:
+        group: The group.
+        stopped: Whether the group, or what was changed of it, stays stopped until a command starts it.
+        running: Whether a live node runs it.
+        what: What is stopped.
+    """
+    if stopped:
+        return [f"{group}: {what} stopped; opencqrs groups start {group} continues there"]
+    return [] if running else [f"{group}: no process runs it; the next opencqrs run continues there"]
+
+
 def explain(error: OpenCqrsError) -> None:
     """Print an error for the person who has to fix it, with their own frames if it came out of their code."""
     from opencqrs_py.processing.exceptions import own_frames  # noqa: PLC0415 only when something went wrong

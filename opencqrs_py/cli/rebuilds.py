@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opencqrs_py.cli.options import ProjectOptions, Seconds, format_option, project_options
-from opencqrs_py.cli.output import print_json, print_line
+from opencqrs_py.cli.output import continuation, print_json, print_line
 from opencqrs_py.cli.records import print_only_warnings
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows.shadows import Comparison
-    from opencqrs_py.assembly.rebuilds.rebuilds import RebuildPlan, RebuildResult, Rebuilds
+    from opencqrs_py.assembly.application import Application
+    from opencqrs_py.assembly.rebuilds.rebuilds import RebuildPlan, RebuildResult
     from opencqrs_py.assembly.rebuilds.shadow_build import RebuildProgress
     from opencqrs_py.model.partition import Partition
     from opencqrs_py.model.rebuild import ShadowTable
@@ -59,8 +60,7 @@ def rebuild_command(
     if chosen and chosen[0] in _SHORT:
         print_only_warnings()  # what is logged of it is printed as the result
     with options.application() as application:
-        rebuilds = application.rebuilds
-        result, lines = _done(rebuilds, name, chosen[0] if chosen else "", timeout, accept_unhandled=accept_unhandled)
+        result, lines = _done(application, name, chosen[0] if chosen else "", timeout, accepts=accept_unhandled)
     if as_json:
         print_json(result)
     else:
@@ -69,9 +69,10 @@ def rebuild_command(
 
 
 def _done(
-    rebuilds: Rebuilds, name: str, way: str, timeout: float, *, accept_unhandled: bool
+    application: Application, name: str, way: str, timeout: float, *, accepts: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Do it; return its result as JSON, and as text."""
+    rebuilds, is_stopped = application.rebuilds, application.control.is_stopped
     match way:
         case "--dry-run":
             plan = rebuilds.plan(name)
@@ -81,7 +82,8 @@ def _done(
             return _comparison_as_json(name, found), _comparison_lines(name, found)
         case "--undo":
             undone = rebuilds.undo(name, timeout=timeout)
-            return _result_as_json(undone, "undone"), _result_lines(undone, "has its old tables back")
+            lines = _result_lines(undone, "has its old tables back", stopped=is_stopped(undone.group))
+            return _result_as_json(undone, "undone"), lines
         case "--drop-old":
             dropped = rebuilds.drop_old(name)
             text = "the old tables are dropped" if dropped else "no old tables are kept"
@@ -91,8 +93,9 @@ def _done(
             text = "the unfinished rebuild is dropped" if ended else "it is not being rebuilt"
             return {"group": name, "done": ended, "state": "aborted"}, [f"{name}: {text}"]
         case _:
-            result = rebuilds.rebuild(name, timeout=timeout, accept_unhandled=accept_unhandled, watcher=_watching())
-            return _result_as_json(result, "swapped"), _result_lines(result, "was rebuilt")
+            result = rebuilds.rebuild(name, timeout=timeout, accept_unhandled=accepts, watcher=_watching())
+            lines = _result_lines(result, "was rebuilt", stopped=is_stopped(result.group))
+            return _result_as_json(result, "swapped"), lines
 
 
 def _watching() -> Callable[[RebuildProgress], None]:
@@ -169,7 +172,7 @@ def _result_as_json(result: RebuildResult, state: str) -> dict[str, Any]:
     }
 
 
-def _result_lines(result: RebuildResult, what: str) -> list[str]:
+def _result_lines(result: RebuildResult, what: str, *, stopped: bool = False) -> list[str]:
     from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 only for this command
 
     swapped = [one.name for one in result.tables if one.fate in (Fate.SWAPPED, Fate.ADDED)]
@@ -181,9 +184,7 @@ def _result_lines(result: RebuildResult, what: str) -> list[str]:
             lines.append(f"{result.group}: if handlers read that, it was empty; name it in rebuild.shared-tables then")
     if what == "was rebuilt":
         lines.append(f"{result.group}: the old tables are kept until --drop-old or --undo")
-    if not result.running:
-        lines.append(f"{result.group}: no process runs it; the next opencqrs run continues there")
-    return lines
+    return lines + continuation(result.group, stopped=stopped, running=result.running)
 
 
 def _comparison_as_json(name: str, found: Comparison) -> dict[str, Any]:

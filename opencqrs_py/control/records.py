@@ -195,12 +195,14 @@ class ControlView:
         """Return what a command requests for a partition: its own, else its group's; ``None`` without one."""
         return self.wanted_partitions.get(key) or self.wanted.get(key.group)
 
-    def wanted_of(self, key: GroupPartition) -> Wanted:
-        """Return what is requested for a partition: by its own command, else its group's, else by its nodes."""
+    def wanted_of(self, key: GroupPartition, *, starts: bool = False) -> Wanted:
+        """Return what is requested for a partition: by its own command, else its group's, else by its nodes.
+
+        Without a command and a live node ``starts`` decides: whether the next node starts the group.
+        """
         commanded = self.commanded(key)
         if commanded is not None:
             return commanded
-        starts = any(
-            runnable.starts for node in self.alive.values() if (runnable := node.groups.get(key.group)) is not None
-        )
-        return Wanted.STARTED if starts else Wanted.STOPPED
+        able = [node.groups[key.group] for node in self.alive.values() if key.group in node.groups]
+        started = any(runnable.starts for runnable in able) if able else starts
+        return Wanted.STARTED if started else Wanted.STOPPED

@@ -182,6 +182,39 @@ def test_a_command_that_changes_nothing_also_says_that_a_process_runs_the_group(
         assert world.project.opencqrs("groups", *look, "--format", "json").json["running"] is False
 
 
+CONTINUED = "catalog: no process runs it; the next opencqrs run continues there\n"
+STARTED = "catalog: {} stopped; opencqrs groups start catalog continues there\n"
+
+
+def test_a_change_of_a_stopped_group_names_the_command_that_continues_it(world: World) -> None:
+    def told(*command: str) -> str:
+        ran = world.project.opencqrs("groups", *command)
+        assert ran.code == 0, ran.err
+        return str(ran.err)
+
+    reset = ("reset", "catalog", "--to", "tail")
+    assert world.project.opencqrs("run", "--until-caught-up").code == 0
+    assert told(*reset).endswith(CONTINUED)
+    told("stop", "catalog")
+    assert told(*reset).endswith(STARTED.format("it is"))
+    for change in ("partitions", "Catalog", "2"), ("split", "catalog:0/2"), ("merge", "catalog:0/4"):
+        assert told(*change).endswith(STARTED.format("the new partitions are"))
+    assert "stopped" not in told(*reset, "--dry-run")
+    told("start", "catalog")
+    assert told("partitions", "catalog", "4").endswith(CONTINUED)
+    told("stop", "catalog:0/4")
+    assert told("split", "catalog:0/4").endswith(STARTED.format("the new partitions are"))
+    assert told("split", "catalog:1/4").endswith(CONTINUED)
+    assert told(*reset).endswith(CONTINUED)
+
+
+def test_a_reset_of_a_group_that_starts_only_by_command_names_the_command(world: World) -> None:
+    assert world.project.opencqrs("run", "--until-caught-up").code == 0
+    by_command = ("--set", "event-handling.groups.catalog.life-cycle.auto-start=false")
+    ran = world.project.opencqrs("groups", "reset", "catalog", "--to", "tail", *by_command)
+    assert ran.err.endswith(STARTED.format("it is"))
+
+
 @pytest.mark.release
 def test_without_a_process_the_next_one_continues_with_the_new_partitions(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0

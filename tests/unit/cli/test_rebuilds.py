@@ -14,15 +14,25 @@ WHOLE = Partition(1, 0)
 TABLES = (ShadowTable("loans", "table", Fate.SWAPPED), ShadowTable("readers", "table", Fate.LEFT))
 
 
-@pytest.mark.parametrize("running", [True, False])
-def test_the_result_names_tables_that_handlers_may_have_found_empty(running: bool) -> None:  # noqa: FBT001 a case
+@pytest.mark.parametrize(
+    ("running", "stopped", "continuation"),
+    [
+        (True, False, []),
+        (False, False, ["catalog: no process runs it; the next opencqrs run continues there"]),
+        (False, True, ["catalog: it is stopped; opencqrs groups start catalog continues there"]),
+        (True, True, ["catalog: it is stopped; opencqrs groups start catalog continues there"]),
+    ],
+)
+def test_the_result_names_tables_that_handlers_may_have_found_empty_and_what_continues(
+    *, running: bool, stopped: bool, continuation: list[str]
+) -> None:
     result = RebuildResult("catalog", 98, TABLES, 0.1, running)
-    assert _result_lines(result, "was rebuilt") == [
+    assert _result_lines(result, "was rebuilt", stopped=stopped) == [
         "catalog was rebuilt, up to position 98: loans",
         "catalog: no handler has written to readers, which is left as it was",
         "catalog: if handlers read that, it was empty; name it in rebuild.shared-tables then",
         "catalog: the old tables are kept until --drop-old or --undo",
-        *(["catalog: no process runs it; the next opencqrs run continues there"] if not running else []),
+        *continuation,
     ]
     assert not any("empty" in line for line in _result_lines(result, "was undone"))
 

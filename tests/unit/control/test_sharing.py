@@ -160,6 +160,14 @@ def test_a_command_for_a_partition_overrides_one_for_its_group_and_that_override
     assert (key in shares(seen)) is (expected is Wanted.STARTED)
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_without_a_command_and_a_node_the_start_of_the_next_node_decides(starts):
+    key = GroupPartition("books", Partition(1, 0))
+    assert view([], leases("books", "")).wanted_of(key, starts=starts) is (Wanted.STARTED if starts else Wanted.STOPPED)
+    running = view([node("a", books=books(1, starts=not starts))], leases("books", ""))
+    assert running.wanted_of(key, starts=starts) is (Wanted.STOPPED if starts else Wanted.STARTED)
+
+
 def test_a_released_partition_moves_to_another_node_and_the_shares_stay_even():
     held = leases("books", "a", "a", "b", "b")
     held[0] = replace(held[0], avoids="a")
