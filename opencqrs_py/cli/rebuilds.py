@@ -166,6 +166,8 @@ def _result_as_json(result: RebuildResult, state: str) -> dict[str, Any]:
         "state": state,
         "position": result.position,
         "tables": _tables_as_json(result.tables),
+        "before": [str(partition) for partition in result.before],
+        "partitions": [str(partition) for partition in result.after],
         "seconds": round(result.seconds, 4),
         "running": result.running,
         "done": True,
@@ -173,7 +175,8 @@ def _result_as_json(result: RebuildResult, state: str) -> dict[str, Any]:
 
 
 def _result_lines(result: RebuildResult, what: str, *, stopped: bool = False) -> list[str]:
-    from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 only for this command
+    from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for this command
+    from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 as above
 
     swapped = [one.name for one in result.tables if one.fate in (Fate.SWAPPED, Fate.ADDED)]
     left = [one.name for one in result.tables if one.fate is Fate.LEFT and one.is_table]
@@ -184,6 +187,9 @@ def _result_lines(result: RebuildResult, what: str, *, stopped: bool = False) ->
             lines.append(f"{result.group}: if handlers read that, it was empty; name it in rebuild.shared-tables then")
     if what == "was rebuilt":
         lines.append(f"{result.group}: the old tables are kept until --drop-old or --undo")
+    if result.before != result.after:
+        again = f"{result.group} has {counted(len(result.after), 'partition')} again"
+        lines.append(f"{again} ({len(result.before)} before)")
     return lines + continuation(result.group, stopped=stopped, running=result.running)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -24,10 +25,12 @@ from opencqrs_py.adapters.sql.shadows.mariadb import MariaDbShadows
 from opencqrs_py.assembly import awaiting
 from opencqrs_py.assembly.awaiting import Awaiting
 from opencqrs_py.assembly.rebuilds import shadow_build
+from opencqrs_py.cli.rebuilds import _result_as_json, _result_lines
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, HandlersChangedError, NotReachedError, RebuildError
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.partition import layout
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 from opencqrs_py.processing.notices import NO_OBSERVER
 from opencqrs_py.processing.pacing import ArrivalRate, Pace
@@ -73,6 +76,7 @@ def test_new_tables_replace_the_old_ones_together_with_their_progress(world: Wor
     with world.application(**{ALL_HANDLERS: True}) as application:
         result = application.rebuilds.rebuild("Catalog")
     assert (result.group, result.position, result.running) == ("catalog", 105, False)
+    assert result.before == result.after == layout(2)
     assert {one.name: one.fate for one in result.tables} == {"lent": Fate.SWAPPED, "audit": Fate.LEFT}
     assert world.lent() == {f"/books/{n}": 15 for n in range(7)}
     assert world.positions() == {105}
@@ -102,6 +106,32 @@ def test_undo_puts_the_old_tables_back_and_they_catch_up(world: World) -> None:
             application.rebuilds.undo("catalog")
         assert application.rebuilds.rebuild("catalog").position == 105
     assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
+
+
+def test_undo_brings_back_the_partitions_that_were_changed_since_the_swap(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+        application.layouts.repartition("catalog", 3)
+    world.add(7, start=98)
+    world.run()
+    with caplog.at_level(logging.INFO), world.application() as application:
+        undone = application.rebuilds.undo("catalog")
+    assert (undone.before, undone.after) == (layout(3), layout(2))
+    assert "group catalog has 2 partitions again, and had 3" in caplog.messages
+    assert _result_lines(undone, "has its old tables back") == [
+        "catalog has its old tables back, up to position 98: lent",
+        "catalog has 2 partitions again (3 before)",
+        "catalog: no process runs it; the next opencqrs run continues there",
+    ]
+    as_json = _result_as_json(undone, "undone")
+    assert (as_json["before"], as_json["partitions"]) == (["0/3", "1/3", "2/3"], ["0/2", "1/2"])
+    world.run()
+    assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)} | {"/books/3": 100}
+    with world.application() as application:
+        (catalog,) = (status for status in application.status() if status.group == "catalog")
+    assert {status.partition for status in catalog.partitions} == set(layout(2))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="files have no such rights")

@@ -17,6 +17,7 @@ from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.code.group_code import code_texts
 from opencqrs_py.assembly.group_names import group_named
+from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.assembly.rebuilds.checks import require_streaming, shared_tables, tables_of
 from opencqrs_py.assembly.rebuilds.shadow_build import (
     FilledShadow,
@@ -27,7 +28,7 @@ from opencqrs_py.assembly.rebuilds.shadow_build import (
 )
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import RebuildError
-from opencqrs_py.model.naming import listed
+from opencqrs_py.model.naming import counted, listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, ShadowTable
 
@@ -93,6 +94,8 @@ class RebuildResult:
         tables: The fate of each table.
         seconds: How long readers of the tables waited at most.
         running: Whether a live node runs the group.
+        before: Its partitions before.
+        after: Its partitions now. An undo brings back those that the old tables had.
     """
 
     group: str
@@ -100,6 +103,8 @@ class RebuildResult:
     tables: tuple[ShadowTable, ...]
     seconds: float
     running: bool
+    before: tuple[Partition, ...] = ()
+    after: tuple[Partition, ...] = ()
 
 
 def _unwatched(_progress: RebuildProgress) -> None:
@@ -232,7 +237,8 @@ class Rebuilds:
         shadows.drop_shadow(group.name)
         text = "group %s was rebuilt by %s: its tables are those up to position %d"
         _log.info(text, group.name, actor(), swapped.position)
-        return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
+        known = partitions_of(self._parts[group.name].tracker(), group)
+        return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running, known, known)
 
     @_explaining
     def compare(
@@ -289,11 +295,16 @@ class Rebuilds:
             _log.warning(_LACKING, group.name, listed(lacking))
         if lacking := shadows.triggers_lacking(known, built, "old"):
             _log.warning(_TRIGGERS, group.name, listed(lacking))
+        tracker = self._parts[group.name].tracker()
+        before = partitions_of(tracker, group)
         with self._renewed(group.name) as running:
             swapped = shadows.undo(group.name, timeout, self._fills(group, shadows))
+        after = partitions_of(tracker, group)
         text = "the old tables of group %s were put back by %s: they are those up to position %d"
         _log.info(text, group.name, actor(), swapped.position)
-        return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
+        if before != after:
+            _log.info("group %s has %s again, and had %d", group.name, counted(len(after), "partition"), len(before))
+        return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running, before, after)
 
     @_explaining
     def drop_old(self, name: str) -> bool:
