@@ -231,6 +231,57 @@ def test_a_handler_that_catches_a_decoding_error_or_reads_no_event_skips_none(
     assert "OCQ-211" in stop
 
 
+CRASHING = """
+import logging, os, signal
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from sqlalchemy import Connection, text
+from frames_everywhere import HERE, Paid
+from opencqrs_py import bulk, dataframe_handler, on_start
+
+def crash(batches):
+    for batch in batches:
+        if (HERE / "crash").exists():
+            (HERE / "crash").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield batch
+
+@on_start("catching")
+def create_totals(connection: Connection) -> None:
+    columns = "account VARCHAR(40) PRIMARY KEY, events BIGINT, amount BIGINT"
+    connection.execute(text(f"CREATE TABLE IF NOT EXISTS totals ({columns})"))
+
+@dataframe_handler("catching", events=Paid)
+def catch(payments: DataFrame, connection: Connection) -> None:
+    try:
+        print(payments.count(), "payments")  # so each event was read, before the crash
+        rows = payments.mapInArrow(crash, payments.schema).groupBy("account")
+        rows = rows.agg(sf.count("*").alias("events"), sf.sum("amount").alias("amount"))
+        bulk.upsert(connection, "totals", rows, keys="account", add=["events", "amount"])
+    except Exception:
+        logging.info("never mind")
+"""
+
+
+@pytest.mark.spark
+def test_a_handler_that_catches_the_loss_of_a_worker_skips_no_event(
+    database: Database, project: ModuleType, spark: object
+) -> None:
+    hide_wrong(database)
+    folder = Path(str(project.__file__)).parent
+    (folder / "crashing.py").write_text(CRASHING)
+    (folder / "crash").touch()
+    module = __import__("crashing")
+    application = Application(settings_for(database), [module], folder)
+    try:
+        application.run(["catching"], until_caught_up=True)
+    finally:
+        application.stop()
+        del sys.modules["crashing"]
+    assert not (folder / "crash").exists()
+    assert_totals(database, RIGHT)
+
+
 COMMAND = [sys.executable, "-m", "opencqrs_py", "run", "--until-caught-up"]
 
 

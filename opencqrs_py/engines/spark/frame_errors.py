@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pyspark.errors import AnalysisException, PythonException
 
 from opencqrs_py import errors
-from opencqrs_py.engines.spark.jobs import raised_last, reason_of
+from opencqrs_py.engines.spark.jobs import TRACEBACK, raised_last, reason_of
 from opencqrs_py.errors import ExplainedError, ProjectCodeError, UnavailableError
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import one_line
@@ -96,14 +96,29 @@ def _is_outage(processing: GroupProcessing, error: BaseException) -> bool:
     return processing.source.is_outage(error) or processing.tracker.is_outage(error)
 
 
+def error_of_failed_job(reason: str) -> BaseException | None:
+    """Return the error of a job that failed because of a lost worker, an outage or events that could not be read.
+
+    A handler cannot handle these, even if it has caught them. ``None`` for other reasons, which are up to the handler.
+    """
+    if lines := _FAILURE_LINE.findall(reason):
+        failure = _FAILURE.validate_json(lines[-1])
+        return _error_of(failure) if failure.outage or failure.action == READ else None
+    if TRACEBACK in reason or not _LOST.search(reason):  # code in a worker may raise with the same words
+        return None
+    return WorkerLostError(reason_of(RuntimeError(reason)))
+
+
 def worker_error(error: BaseException) -> BaseException | None:
     """Return the error of a worker, ``None`` if it is not one of ours; ``EventOfRangeError`` names its event.
 
     The handler may have raised its own error because of it.
     """
     failure = next((failure for each in _chained(error) if (failure := _failure_of_worker(each)) is not None), None)
-    if failure is None:
-        return None
+    return None if failure is None else _error_of(failure)
+
+
+def _error_of(failure: _WorkerFailure) -> BaseException:
     cause = _rebuilt(failure)
     return cause if failure.position is None or failure.outage else EventOfRangeError(failure.position, cause)
 

@@ -7,8 +7,10 @@ of a range; it is pickled, and contains names and the location of the recipe, no
 from __future__ import annotations
 
 import sys
+import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from typing import Any
@@ -23,9 +25,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.frame_errors import job_error, raised_for, worker_error
+from opencqrs_py.engines.spark.frame_errors import error_of_failed_job, job_error, raised_for, worker_error
 from opencqrs_py.engines.spark.frame_rows import DriverRows, ExecutorRows
-from opencqrs_py.engines.spark.jobs import is_cancelled
+from opencqrs_py.engines.spark.jobs import failures_of_jobs, is_cancelled
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings, active_session, is_gone
 from opencqrs_py.engines.spark.source.ranges import cut
 from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
@@ -174,6 +176,7 @@ class _ExecutorFrames(_Frames):
         self._recipe = recipe
         self._counts = spark.sparkContext.accumulator({}, _Counts())
         self._readers: list[_RangeReader] = []
+        self._tag = f"opencqrs-range-{uuid.uuid4().hex}"  # of the jobs that the handler starts for this range
 
     @property
     def handled(self) -> int:
@@ -186,13 +189,24 @@ class _ExecutorFrames(_Frames):
     def require_read(self) -> None:
         if is_cancelled(self._spark.sparkContext):
             raise UnavailableError("OCQ-420", "a Spark job was cancelled, and the handler caught the error")
+        if self._readers:
+            self._require_jobs()
         read = self._counts.value
         for reader in self._readers:
             unread = tuple(part for part in reader.parts if (reader.event_class, *part) not in read)
             if unread:
                 self._read_by(replace(reader, parts=unread)).count()
 
+    def _require_jobs(self) -> None:
+        """Raise why a job of the handler has failed, unless that is up to the handler, which may have caught it."""
+        for reason in failures_of_jobs(self._spark.sparkContext, self._tag):
+            if (error := error_of_failed_job(reason)) is not None:
+                raise error
+
     def close(self) -> None:
+        if self._readers:
+            with suppress(Py4JError, OSError, AttributeError):  # the JVM may be gone, or the session stopped
+                self._spark.sparkContext.removeJobTag(self._tag)
         _accumulatorRegistry.pop(self._counts.aid, None)  # where PySpark keeps each one forever
 
     def _made(self, event_class: type | None, schema: StructType) -> DataFrame:
@@ -200,6 +214,8 @@ class _ExecutorFrames(_Frames):
         parts = tuple((part.after, part.upto) for part in cut(self.first - 1, self.last, slots))
         path = "" if event_class is None else _path_of(event_class, self._processing.frames.bound.handler.place)
         reader = _RangeReader(self._recipe, path, parts, schema, self._counts)
+        if not self._readers:
+            self._spark.sparkContext.addJobTag(self._tag)
         self._readers.append(reader)
         return self._read_by(reader)
 

@@ -14,8 +14,8 @@ from threading import Event as Signal
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext, SparkJobInfo
 from pyspark.errors import PySparkException, PythonException
 
 from opencqrs_py.engines.spark.masters import is_local
@@ -25,8 +25,10 @@ from opencqrs_py.engines.threads import Threads
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.ports import Clock
 
+TRACEBACK = "Traceback (most recent call last):"
+"""Begins the text of an error that Python has raised."""
+
 _OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*: (\S+) than that in driver: ([\d.]+)")
-_TRACEBACK = "Traceback (most recent call last):"
 _LOOK_SECONDS = 1.0  # between two checks of the running tasks
 _MOST_NAMED = 10  # partitions of a job that its description names
 _MOST_RUNS = 100  # of a task that are checked
@@ -224,14 +226,33 @@ def timed_out_call(error: Exception) -> TimedOut | None:
 def timed_out_run(context: SparkContext, tag: str) -> TimedOut | None:
     """Return the call that timed out in a run of a job's task that Spark then repeated itself; ``None`` if none did."""
     spark: Any = context._jsc.sc()  # noqa: SLF001 the only way
-    found = map(context.statusTracker().getJobInfo, spark.statusTracker().getJobIdsForTag(tag))
-    for stage in [stage for job in found if job is not None for stage in job.stageIds]:
+    for stage in [stage for job in _jobs_with(context, tag) for stage in job.stageIds]:
         runs = spark.statusStore().taskList(stage, 0, _MOST_RUNS)
         errors = [runs.apply(number).errorMessage() for number in range(runs.size())]
         for text in [error.get() for error in errors if error.isDefined()]:
             if (hung := timed_out_of(raised_last(text))) is not None:
                 return hung
     return None
+
+
+def failures_of_jobs(context: SparkContext, tag: str) -> Iterator[str]:
+    """Yield why jobs with a tag have failed, in Spark's words: also those whose error was caught."""
+    spark: Any = context._jsc.sc()  # noqa: SLF001 the only way
+    with suppress(Py4JJavaError):  # some listener is slow: Spark's own have seen the failures by now
+        spark.listenerBus().waitUntilEmpty()
+    for job in _jobs_with(context, tag):
+        if job.status == "SUCCEEDED":
+            continue
+        for stage in job.stageIds:
+            with suppress(Py4JJavaError):  # it was skipped, or is no longer known
+                reason = spark.statusStore().lastStageAttempt(stage).failureReason()
+                if reason.isDefined():
+                    yield reason.get()
+
+
+def _jobs_with(context: SparkContext, tag: str) -> list[SparkJobInfo]:
+    ids = context._jsc.sc().statusTracker().getJobIdsForTag(tag)  # noqa: SLF001 the only way
+    return [job for job in map(context.statusTracker().getJobInfo, ids) if job is not None]
 
 
 def reason_of(error: Exception) -> str:
@@ -247,7 +268,7 @@ def reason_of(error: Exception) -> str:
 
 def raised_last(text: str) -> str:
     """Return the line of a Python traceback that names the last exception; its other lines are source code."""
-    _, _, last = text.rpartition(_TRACEBACK)
+    _, _, last = text.rpartition(TRACEBACK)
     return next((line.strip() for line in last.splitlines() if line.strip() and not line.startswith(" ")), "")
 
 

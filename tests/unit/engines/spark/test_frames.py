@@ -14,10 +14,22 @@ from pyspark import Accumulator
 from pyspark.accumulators import _accumulatorRegistry
 from pyspark.errors import PySparkException, PythonException
 
-from opencqrs_py.engines.spark.frame_errors import RangeFailedError, SparkJobError
+from opencqrs_py.engines.spark.frame_errors import (
+    STAGE,
+    RangeFailedError,
+    SparkJobError,
+    error_of_failed_job,
+    raised_for,
+)
 from opencqrs_py.engines.spark.frames import SparkFrames, _Counts, _RangeReader, events_in, schema_of
 from opencqrs_py.engines.spark.jobs import SparkJob
-from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError, UnavailableError
+from opencqrs_py.errors import (
+    BulkWriteError,
+    EventFormatError,
+    HandlerSignatureError,
+    ProjectCodeError,
+    UnavailableError,
+)
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.frames import EventOfRangeError, WorkerLostError
 from opencqrs_py.processing.ranges import PositionRange
@@ -188,6 +200,42 @@ def test_a_lost_worker_is_distinguished_from_a_failed_job(said: str, lost: bool)
         java_error("An error occurred while calling o1.collect.\n", f"Job aborted: {said}\n"), stopped=False
     )
     assert type(found) is (WorkerLostError if lost else SparkJobError)
+
+
+def worker_text(error: Exception) -> str:
+    return (
+        f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {raised_by_a_worker(error).getMessage()}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("Job aborted due to stage failure: Python worker exited unexpectedly (crashed)", WorkerLostError),
+        ("Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited)", WorkerLostError),
+        (worker_text(ConnectionError("refused")), UnavailableError),
+        (worker_text(EventOfRangeError(7, ConnectionError("refused"))), UnavailableError),
+        (worker_text(EventOfRangeError(7, ValueError("not a text"))), EventOfRangeError),
+        (worker_text(ValueError("broken")), ProjectCodeError),
+    ],
+)
+def test_a_failed_job_that_lost_events_is_an_error_even_if_the_handler_catches_it(
+    reason: str, kind: type[Exception]
+) -> None:
+    assert type(error_of_failed_job(reason)) is kind
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Job aborted due to stage failure: [DIVIDE_BY_ZERO] Division by zero",
+        "Job 7 cancelled part of cancelled job group g",
+        "Traceback (most recent call last):\n  File 'handlers.py'\nConnectionResetError: Connection reset by peer\n",
+        f"RangeFailedError: {raised_for(BulkWriteError('OCQ-360', 'total: too long'), None, STAGE)}\n",
+    ],
+)
+def test_other_failed_jobs_are_left_to_the_handler(reason: str) -> None:
+    assert error_of_failed_job(reason) is None
 
 
 def test_events_read_both_as_stored_and_by_class_are_counted_once() -> None:
