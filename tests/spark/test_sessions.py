@@ -6,15 +6,20 @@ import importlib
 import os
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import Queue
+from threading import Thread
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from opencqrs_py.engines.spark.jobs import slots_of
+from opencqrs_py.engines.spark.jobs import active_jobs, labelled, slots_of
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
+from opencqrs_py.engines.spark.slots import ActiveJob
 
 pytestmark = [pytest.mark.spark]
 SECONDS = 300  # to wait at most: a Java starts, on a busy machine
@@ -140,3 +145,41 @@ def test_workers_find_functions_of_a_project_in_another_folder(
 
 def test_the_number_of_concurrent_tasks_is_read_from_spark(spark: SparkSession) -> None:
     assert slots_of(spark.sparkContext) == 2
+
+
+def test_the_tasks_that_spark_runs_are_counted_by_group_and_those_that_wait_are_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    context = spark.sparkContext
+    slots = slots_of(context)
+    end = tmp_path / "end"
+
+    def wait_for_end(_number: int) -> int:
+        while not end.exists():
+            os.sched_yield()
+        return 1
+
+    def run(group: str) -> None:
+        with labelled(context, f"tag of {group}", group, "a test"):
+            context.parallelize(range(slots), slots).map(wait_for_end).collect()
+
+    threads = [Thread(target=run, args=(group,)) for group in ("job:nightly", "loans")]
+    try:
+        for count, thread in enumerate(threads, 1):
+            thread.start()
+            found = _await_jobs(context, count, slots)
+    finally:
+        end.touch()
+        for thread in threads:
+            thread.join()
+    assert {job.group: job.tasks for job in found} == {"job:nightly": slots, "loans": 0}
+    assert 0 <= next(job.seconds for job in found if job.tasks) < SECONDS
+
+
+def _await_jobs(context: SparkContext, count: int, running: int) -> list[ActiveJob]:
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        found = active_jobs(context, datetime.now(UTC))
+        if len(found) == count and sum(job.tasks for job in found) == running:
+            return found
+    raise AssertionError(found)

@@ -147,9 +147,15 @@ class Context:
         errors = [SimpleNamespace(isDefined=lambda: True, get=lambda text=text: text) for text in self.errors_of_runs]
         runs = [SimpleNamespace(errorMessage=lambda error=error: error) for error in errors]
         listed = SimpleNamespace(size=lambda: len(runs), apply=runs.__getitem__)
+        none = SimpleNamespace(isDefined=lambda: False)
+        stage = SimpleNamespace(numActiveTasks=lambda: self.active, firstTaskLaunchedTime=lambda: none)
         spark = SimpleNamespace(
             statusTracker=lambda: SimpleNamespace(getJobIdsForTag=lambda tag: [self.tags.index(tag)]),
-            statusStore=lambda: SimpleNamespace(taskList=lambda _stage, _attempt, _most: listed),
+            statusStore=lambda: SimpleNamespace(
+                taskList=lambda _stage, _attempt, _most: listed,
+                lastStageAttempt=lambda _stage: stage,
+                job=lambda _job: SimpleNamespace(jobGroup=lambda: none),
+            ),
             getExecutorMemoryStatus=lambda: memory,
             resourceProfileManager=lambda: profiles,
             maxNumConcurrentTasks=self._count_slots,

@@ -15,6 +15,7 @@ from math import ceil, inf, log2
 from threading import Condition, Thread
 from typing import TypeVar
 
+from pyspark import SparkContext
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from typing_extensions import override
@@ -25,11 +26,12 @@ from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import BeginsStop, EndsAsAWhole, EndsClaims, Engine, GroupRun, RunsTasks
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
-from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask
+from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask, partitions_queued
 from opencqrs_py.engines.spark.jobs import (
     Capacity,
     SparkJobs,
     Stillness,
+    active_jobs,
     copies_tasks,
     executors_of,
     running_tasks,
@@ -39,7 +41,7 @@ from opencqrs_py.engines.spark.jobs import (
 )
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
-from opencqrs_py.engines.spark.slots import HeldSlots, shares
+from opencqrs_py.engines.spark.slots import HELD_SECONDS, ActiveJob, HeldSlots, shares
 from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner
 from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher, stop_all
@@ -569,18 +571,26 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 self._abandon(task, _still(STILL_SECONDS))
 
     def _report_held_slots(self, tasks: Sequence[RunningTask]) -> None:
-        """Report once that slow events hold all slots while partitions wait, and once when that ends."""
-        held = [(task.group.run.group, task.since) for task in tasks if not task.group.participates]
-        line = self._held_slots.news(self._capacity.slots, held, self._waiting)
+        """Report once that long tasks hold all slots while partitions wait, and once when that ends."""
+        if self._spark is None:
+            return
+        look = partial(self._active_jobs, self._spark.sparkContext)
+        since = min((task.since for task in tasks), default=inf)
+        in_turn = {name for name, group in self._groups.items() if group.participates}
+        line = self._held_slots.news(self._capacity.slots, since, look, partial(self._waiting, tasks), in_turn)
         if line is not None:
             logger.log(logging.WARNING if self._held_slots.held else logging.INFO, "%s", line)
 
-    def _waiting(self) -> dict[str, int]:
-        """Return for each group how many partitions have work but no task."""
+    def _active_jobs(self, context: SparkContext) -> list[ActiveJob]:
+        return active_jobs(context, self._clock.now())
+
+    def _waiting(self, tasks: Sequence[RunningTask], jobs: Sequence[ActiveJob]) -> dict[str, int]:
+        """Return for each group how many partitions have work but no task, or one that Spark does not run yet."""
         with self._changed:
             busy = self._busy()
             counts = {name: len(group.ready(busy)) for name, group in self._groups.items() if self._can_run(group)}
-        return {name: count for name, count in counts.items() if count}
+        queued = partitions_queued(tasks, jobs, self._clock.monotonic() - HELD_SECONDS)
+        return {name: waits for name in self._groups if (waits := counts.get(name, 0) + queued[name])}
 
     def _waits_since(self, task: RunningTask) -> float | None:
         """Return since when a task may wait for Spark, ``None`` if it does not.

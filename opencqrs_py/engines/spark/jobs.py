@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from threading import Event as Signal
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -19,6 +20,7 @@ from pyspark import SparkContext, SparkJobInfo
 from pyspark.errors import PySparkException, PythonException
 
 from opencqrs_py.engines.spark.masters import is_local
+from opencqrs_py.engines.spark.slots import ActiveJob
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner, read_result, write_task
 from opencqrs_py.engines.spark.turns import TimedOut, timed_out_of
 from opencqrs_py.engines.threads import Threads
@@ -150,6 +152,24 @@ def running_tasks(context: SparkContext) -> int:
     tracker = context.statusTracker()
     stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
     return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
+def active_jobs(context: SparkContext, now: datetime) -> list[ActiveJob]:
+    """Return the active jobs of the program, of whatever group, with the tasks that Spark runs for them."""
+    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 the only way
+    tracker, found = context.statusTracker(), []
+    for number in tracker.getActiveJobsIds():
+        with suppress(Py4JJavaError):  # it has just ended, and is no longer known
+            known = tracker.getJobInfo(number)
+            stages = [store.lastStageAttempt(stage) for stage in known.stageIds] if known is not None else []
+            running = [stage for stage in stages if stage.numActiveTasks() > 0]
+            begun = [
+                moment.get().getTime() for stage in running if (moment := stage.firstTaskLaunchedTime()).isDefined()
+            ]
+            group, tasks = store.job(number).jobGroup(), sum(stage.numActiveTasks() for stage in running)
+            seconds = now.timestamp() - min(begun) / 1000 if begun else 0.0
+            found.append(ActiveJob(group.get() if group.isDefined() else "", tasks, seconds))
+    return found
 
 
 def executors_of(context: SparkContext) -> int:

@@ -25,7 +25,7 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as spark_engine
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
-from opencqrs_py.engines.spark.slots import HELD_SECONDS
+from opencqrs_py.engines.spark.slots import HELD_SECONDS, ActiveJob
 from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut
 from opencqrs_py.errors import AssemblyError, EngineError, EngineLostError
@@ -406,30 +406,69 @@ def lines():
     logger.setLevel(level)
 
 
-def test_slow_events_occupying_all_slots_while_a_partition_waits_are_reported_at_start_and_end(engine, lines):
-    begun, go = [Signal(), Signal()], Signal()
+class Sent:
+    """Two tasks of the engine that were sent to Spark ten seconds ago, on one partition each, and have not ended."""
 
-    def take_long(number: int) -> None:
-        begun[number].set()
-        assert go.wait(SECONDS)
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.engine, self.go = engine, Signal()
+        self.jobs: list[ActiveJob] = []
+        begun = [Signal(), Signal()]
 
-    engine.context.active = 2
-    engine.context.before += [lambda: take_long(0), lambda: take_long(1)]
-    engine.engine.assign("g", layout(PARTITIONS)[:2])
-    engine.engine.start()
-    assert all(each.wait(SECONDS) for each in begun)
+        def take_long(number: int) -> None:
+            begun[number].set()
+            assert self.go.wait(SECONDS)
+
+        def look(_context: object, _now: object) -> list[ActiveJob]:
+            engine.context.looked.set()
+            return self.jobs
+
+        monkeypatch.setattr(spark_engine, "active_jobs", look)
+        engine.context.active = 2
+        engine.context.before += [lambda: take_long(0), lambda: take_long(1)]
+        engine.engine.assign("g", layout(PARTITIONS)[:2])
+        engine.engine.start()
+        assert all(each.wait(SECONDS) for each in begun)
+
+    def wait_for_look(self) -> None:
+        for _ in range(2):  # the second one begins after the first one has been processed
+            self.engine.context.looked.clear()
+            self.engine.clock.advance(1)
+            assert self.engine.context.looked.wait(SECONDS)
+
+
+def test_slow_events_occupying_all_slots_while_a_partition_waits_are_reported_at_start_and_end(
+    engine, lines, monkeypatch
+):
+    sent = Sent(engine, monkeypatch)
     engine.engine.assign("g", layout(PARTITIONS)[2:])
+    sent.jobs = [ActiveJob("g", 1, HELD_SECONDS)] * 2
     engine.clock.advance(HELD_SECONDS)
     said = lines.get(timeout=SECONDS)
     assert said.levelname == "WARNING"
-    assert "all 2 Spark slots are held by slow events (g 2 for 10 s), while partitions wait (g 1)" in said.getMessage()
-    engine.context.looked.clear()
-    engine.clock.advance(2)
-    assert engine.context.looked.wait(SECONDS)
-    go.set()
+    assert "all 2 Spark slots are held by long tasks (g 2 for 10 s), while partitions wait (g 1)" in said.getMessage()
+    sent.wait_for_look()
+    sent.go.set()
     over = lines.get(timeout=SECONDS)
-    assert (over.levelname, over.getMessage()) == ("INFO", "slow events no longer hold all Spark slots")
+    assert (over.levelname, over.getMessage()) == ("INFO", "long tasks no longer hold all Spark slots")
     assert engine.seen.done.wait(SECONDS)
+
+
+def test_tasks_that_wait_in_spark_for_a_job_are_reported_as_waiting(engine, lines, monkeypatch):
+    sent = Sent(engine, monkeypatch)
+    sent.jobs = [ActiveJob("job:nightly", 2, 30), ActiveJob("g", 0, 0), ActiveJob("g", 0, 0)]
+    engine.clock.advance(HELD_SECONDS)
+    said = lines.get(timeout=SECONDS).getMessage()
+    sent.go.set()
+    assert "held by long tasks (job:nightly 2 for 30 s), while partitions wait (g 2)" in said
+
+
+def test_tasks_that_wait_for_executors_to_start_are_not_reported(engine, lines, monkeypatch):
+    sent = Sent(engine, monkeypatch)
+    sent.jobs = [ActiveJob("g", 0, 0)] * 2
+    engine.clock.advance(HELD_SECONDS)
+    sent.wait_for_look()
+    sent.go.set()
+    assert lines.empty()
 
 
 def test_the_task_load_has_the_running_tasks_and_the_slots(engine):

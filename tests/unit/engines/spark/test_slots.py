@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.engines.spark.slots import HELD_SECONDS, HeldSlots, shares
+from opencqrs_py.engines.spark.slots import HELD_SECONDS, ActiveJob, HeldSlots, shares
 from opencqrs_py.testing import FakeClock
 
 groups = st.sampled_from(["a", "b", "c", "d"])
@@ -49,23 +49,32 @@ def test_no_slot_is_assigned_twice_or_left_free_while_a_group_waits(waiting, run
 
 
 class WatchedSlots:
-    """Observed slots with their own clock."""
+    """Observed slots with their own clock, and jobs of one task each."""
 
     def __init__(self, slots: int = 2) -> None:
         self.clock = FakeClock()
         self.slots = slots
         self.held = HeldSlots(self.clock)
         self.tasks: list[tuple[str, float]] = []
+        self.queued: list[str] = []
         self.waiting: dict[str, int] = {}
-        self.queries = 0
+        self.looks = self.queries = 0
 
     def begin(self, group: str) -> None:
         self.tasks.append((group, self.clock.monotonic()))
 
     def log_line(self) -> str | None:
-        return self.held.news(self.slots, self.tasks, self._waiting)
+        since = min((since for _, since in self.tasks), default=0.0 if self.queued else float("inf"))
+        return self.held.news(self.slots, since, self._look, self._waiting, {"archive"})
 
-    def _waiting(self) -> dict[str, int]:
+    def _look(self) -> list[ActiveJob]:
+        self.looks += 1
+        now = self.clock.monotonic()
+        return [ActiveJob(group, 1, now - since) for group, since in self.tasks] + [
+            ActiveJob(group, 0, 0.0) for group in self.queued
+        ]
+
+    def _waiting(self, _jobs: object) -> dict[str, int]:
         self.queries += 1
         return self.waiting
 
@@ -81,7 +90,7 @@ def test_slow_events_occupying_all_slots_while_partitions_wait_are_reported_once
     assert watched.log_line() is None
     watched.clock.advance(1)
     assert watched.log_line() == (
-        "all 3 Spark slots are held by slow events (loans 2 for 15 s, audit 1 for 10 s), while partitions wait "
+        "all 3 Spark slots are held by long tasks (loans 2 for 15 s, audit 1 for 10 s), while partitions wait "
         "(mail 2, news 1): limit a group with spark.max-tasks-per-group, abandon long calls with "
         "processing.handler-timeout, or give Spark more cores"
     )
@@ -94,10 +103,10 @@ def test_the_end_of_the_shortage_is_reported_and_so_is_a_later_one():
     watched.waiting = {"mail": 1}
     watched.begin("loans")
     watched.clock.advance(HELD_SECONDS)
-    assert (watched.log_line() or "").startswith("the only Spark slot is held by slow events (loans 1 for 10 s)")
+    assert (watched.log_line() or "").startswith("the only Spark slot is held by long tasks (loans 1 for 10 s)")
     watched.tasks.clear()
     watched.begin("mail")
-    assert watched.log_line() == "slow events no longer hold all Spark slots"
+    assert watched.log_line() == "long tasks no longer hold all Spark slots"
     assert watched.log_line() is None
     watched.clock.advance(HELD_SECONDS)
     assert "(mail 1 for 10 s)" in (watched.log_line() or "")
@@ -134,3 +143,40 @@ def test_waiting_partitions_are_counted_only_while_slow_tasks_occupy_all_slots()
     watched.begin("loans")
     watched.log_line()
     assert watched.queries == 0
+
+
+def test_spark_is_queried_once_a_second_and_only_when_a_task_was_sent_long_ago():
+    watched = WatchedSlots()
+    watched.begin("loans")
+    watched.clock.advance(HELD_SECONDS - 0.5)
+    watched.log_line()
+    assert watched.looks == 0
+    watched.clock.advance(0.5)
+    watched.log_line()
+    watched.clock.advance(0.5)
+    watched.log_line()
+    assert watched.looks == 1
+    watched.clock.advance(0.5)
+    watched.log_line()
+    assert watched.looks == 2
+
+
+@pytest.mark.parametrize(
+    ("running", "queued", "expected"),
+    [
+        (["job:nightly", "job:nightly"], ["loans"], "job:nightly 2 for 10 s"),
+        (["loans", "archive"], [], "loans 1 for 10 s, archive 1 for 10 s"),
+        (["", "loans"], [], "other jobs 1 for 10 s, loans 1 for 10 s"),
+        (["archive", "archive"], [], None),  # whose tasks leave their slots in turn
+        (["loans"], ["mail"], None),  # a task that Spark does not run holds no slot
+        ([], ["loans", "mail"], None),  # as while executors start
+    ],
+)
+def test_holders_are_what_spark_runs_of_any_kind(running, queued, expected):
+    watched = WatchedSlots()
+    watched.waiting, watched.queued = {"mail": 1}, queued
+    for group in running:
+        watched.begin(group)
+    watched.clock.advance(HELD_SECONDS)
+    found = watched.log_line()
+    assert found is None if expected is None else f"held by long tasks ({expected}), while" in found
