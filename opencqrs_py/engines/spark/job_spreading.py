@@ -23,6 +23,7 @@ from opencqrs_py.engines.spark.job_tasks import (
     JobTask,
     JobTaskResult,
     JobTaskRunner,
+    pause,
     read_job_result,
     write_job_task,
 )
@@ -30,11 +31,13 @@ from opencqrs_py.engines.spark.jobs import (
     SparkJob,
     Stillness,
     copies_tasks,
+    executors_of,
     labelled,
     running_tasks,
     slots_of,
     spark_failure,
 )
+from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.tasks import KeptRecipe
 from opencqrs_py.engines.threads import Threads
@@ -54,6 +57,8 @@ MOST_LOST = 3
 """How many Spark jobs in a row may be lost, without progress in between, before a run fails."""
 
 STILL_SECONDS = 60.0  # after which tasks are abandoned if nothing at all runs on Spark
+EXECUTORS_SECONDS = 15.0  # for the first executor of a session that has just been opened, at most
+REST_SECONDS = 1.0  # for the executors that start together with it
 _LOOK_SECONDS = 0.05  # between two checks whether the run is to end
 _END_SECONDS = 2.0  # for tasks to finish the current item when their process ends
 
@@ -95,6 +100,7 @@ class SparkForJobs:
         self._recipes = recipes
         self._most_tasks = most_tasks
         self._handed_over: dict[str, JobBuilder | KeptRecipe] = {}
+        self._awaited: SparkContext | None = None  # whose executors were waited for
         self._lock = Lock()
         self._threads = Threads()
 
@@ -108,14 +114,18 @@ class SparkForJobs:
         """Close the session if it was opened here; wait for runs that use it for at most ``patience`` seconds."""
         self._sessions.close(patience)
 
-    def slots(self) -> int:
-        """Return how many tasks of a job run at once; it opens the session.
+    def slots(self, signals: RunSignals) -> int:
+        """Return how many tasks of a job run at once; it opens the session, and waits for its first executors.
 
         Raises:
             EngineError: If there is no session.
         """
         with self._sessions.used() as session:
-            slots = slots_of(session.sparkContext)
+            context = session.sparkContext
+            if self._awaited is not context:
+                _await_executors(context, signals)
+                self._awaited = context
+            slots = slots_of(context)
         return slots if self._most_tasks is None else min(slots, self._most_tasks)
 
     def results(self, sent: SentJob, tag: str) -> Results | Failure:
@@ -233,7 +243,7 @@ class SparkExecution(JobExecution):
         """Distribute the ids of a page to children, and record them."""
         ids = distinct(starmap(_sent_id, zip(page.ids, page.marks, strict=True)))
         prefix, tag = f"{self._run.id}/{uuid.uuid4().hex[:12]}", self._tag()
-        count = max(1, min(self._spark.slots(), len(ids)))
+        count = max(1, min(self._spark.slots(self._signals), len(ids)))
         parts = [ids[len(ids) * n // count : len(ids) * (n + 1) // count] or None for n in range(count)]
         children = [
             replace(
@@ -300,6 +310,21 @@ class SparkExecution(JobExecution):
     @staticmethod
     def _tag() -> str:
         return f"opencqrs-{uuid.uuid4().hex}"
+
+
+def _await_executors(context: SparkContext, signals: RunSignals) -> None:
+    """Wait a while for executors of a cluster: until they have started, a page would be divided for a single slot.
+
+    With dynamic allocation there may be none before there are tasks.
+    """
+    dynamic = str(context.getConf().get("spark.dynamicAllocation.enabled", "false")).strip().lower() == "true"
+    if dynamic or is_local(str(context.master)) or executors_of(context):
+        return
+    until = time.monotonic() + EXECUTORS_SECONDS
+    while not executors_of(context) and time.monotonic() < until and not signals.cancelled:
+        pause(_LOOK_SECONDS, signals)
+    if executors_of(context):
+        pause(REST_SECONDS, signals)
 
 
 def _sent_id(item: JobId, mark: JobId | None) -> JobId:

@@ -41,6 +41,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def costs(database: Database, items: int, limit: int, transaction: JobTransaction) -> tuple[Counter[str], int]:
     """Return the number of statements of a run by their first word, and the number of its Spark jobs."""
     store, clock, context = SqlJobStore(database), FakeClock(), Context()
+    context.executors = 2
     input_ = JobInput(
         lambda page, _: range((page.after or 0) + 1, min(items, (page.after or 0) + page.limit) + 1),
         transactional=False,

@@ -14,7 +14,7 @@ import pytest
 from support.spark import SECONDS, Context, Sessions
 
 from opencqrs_py.adapters.memory import InMemoryJobStore
-from opencqrs_py.engines.spark import job_tasks
+from opencqrs_py.engines.spark import job_spreading, job_tasks
 from opencqrs_py.engines.spark.job_spreading import MOST_LOST, STILL_SECONDS, SparkForJobs
 from opencqrs_py.engines.spark.job_tasks import (
     JobOnExecutor,
@@ -72,6 +72,7 @@ class World:
         self.clock = FakeClock()
         self.store = InMemoryJobStore(self.clock)
         self.context = Context()
+        self.context.executors = 2
         self.sessions = Sessions(self.context)
         self.signals = RunSignals()
         self.released = False
@@ -152,6 +153,55 @@ def test_a_job_gets_at_most_the_allowed_number_of_tasks():
     world = World(most_tasks=1)
     world.attempt()
     assert [context.ids for context in world.called] == [IDS]
+
+
+class StartingContext(Context):
+    """A cluster whose executors, of one slot each, register while they are looked for."""
+
+    def __init__(self, executors: int, looks: int) -> None:
+        super().__init__()
+        self._looks, self._most = looks, executors
+
+    @property
+    def executors(self) -> int:
+        self._looks -= 1
+        return self._most if self._looks < 0 else 0
+
+    @executors.setter
+    def executors(self, _count: int) -> None: ...
+
+    @property
+    def slots(self) -> int:
+        return self._most if self._looks < 0 else 0
+
+
+@pytest.mark.parametrize(
+    ("looks", "conf", "master", "tasks"),
+    [
+        (0, {}, "spark://nobody:7077", 3),
+        (4, {}, "spark://nobody:7077", 3),
+        (1_000_000, {}, "spark://nobody:7077", 1),  # none comes in time
+        (4, {"spark.dynamicAllocation.enabled": "true"}, "spark://nobody:7077", 1),
+        (4, {}, "local[3]", 1),  # which has no executors
+    ],
+)
+def test_the_first_page_is_divided_when_the_first_executors_have_started(monkeypatch, looks, conf, master, tasks):
+    monkeypatch.setattr(job_spreading, "EXECUTORS_SECONDS", 0.5 if looks > 4 else SECONDS)
+    monkeypatch.setattr(job_spreading, "REST_SECONDS", 0)
+    world = World(limit=10)
+    world.context = StartingContext(3, looks)
+    world.context.conf, world.context.master = conf, master
+    world.sessions.context = world.context
+    world.attempt()
+    assert len(world.called) == tasks
+
+
+def test_later_pages_wait_for_no_executor(monkeypatch):
+    monkeypatch.setattr(job_spreading, "REST_SECONDS", 0)
+    waits: list[object] = []
+    monkeypatch.setattr(job_spreading, "_await_executors", lambda *_: waits.append(1))
+    World(limit=4).attempt()
+    assert len(waits) == 1
 
 
 def test_a_run_for_named_ids_handles_those_that_apply_page_by_page():
