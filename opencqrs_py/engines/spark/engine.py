@@ -122,6 +122,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._spark: SparkSession | None = None
         self._opening = False
         self._handled_here = 0
+        self._is_taking_over = False  # Spark is ready, and the driver may still handle events
         self._here = DriverJobs()
         self._jobs: SparkJobs | None = None
         self._capacity = Capacity(self._clock)
@@ -266,11 +267,13 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             return
         if master := self._sessions.will_start:
             logger.info("starting Spark (%s)", master)
+            if self._meanwhile.tasks:
+                self._opening = True
+                self._sessions.begin(self._opened)
+                return
+        self._use(self._sessions.open())
         if self._meanwhile.tasks:
-            self._opening = True
-            self._sessions.begin(self._opened)
-        else:
-            self._use(self._sessions.open())
+            self._meanwhile.handed_over()
 
     def _opened(self, session: SparkSession | Exception) -> None:
         """Continue on Spark, whose session has been opened. Called on a separate thread."""
@@ -280,12 +283,23 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             elif not self._stopping:
                 self._use(session)
                 self._meanwhile.handed_over()
-                logger.info("Spark is ready; the driver has handled %s meanwhile", counted(self._handled_here, "event"))
+                logger.info("Spark is ready")
+                self._is_taking_over = True
+                self._report_takeover()
         except Exception as error:
             self._fail(self._explained(error), at_start=True)
         finally:
             self._opening = False
             self._wake()
+
+    def _report_takeover(self) -> None:
+        """Report once how many events the driver has handled: when Spark is ready and its own last task has ended."""
+        with self._changed:
+            if not self._is_taking_over or any(map(_may_run_here, self._running)):
+                return
+            self._is_taking_over = False
+        if self._handled_here:
+            logger.info("the driver has handled %s while Spark was starting", counted(self._handled_here, "event"))
 
     def _use(self, spark: SparkSession) -> None:
         for group in self._groups.values():
@@ -629,6 +643,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         with self._changed:
             self._running.discard(task)
             self._changed.notify_all()
+        self._report_takeover()
         self._mark_failed(task.drivers)
 
     def _wake(self) -> None:
@@ -656,6 +671,11 @@ def read_at_once(rate: float | None, partitions: int) -> int | None:
         return None
     wanted = max(rate * TASK_SECONDS / 10, _LEAST_READ * partitions)
     return 1 << ceil(log2(wanted)) if wanted < _MOST_READ else None
+
+
+def _may_run_here(task: RunningTask) -> bool:
+    """Return whether a task handles events on a thread of this process, or has no permit yet, so that it may do so."""
+    return task.permit is None or (isinstance(task.permit, DriverPermit) and task.group.in_frames is None)
 
 
 def _is_stuck_here(task: RunningTask) -> bool:

@@ -131,6 +131,7 @@ class Engine:
             most_at_once=most_at_once,
         )
         self.handed_over = 0
+        self.sessions.will_start = "local[2]" if handles_while_starting else ""
         meanwhile = Meanwhile(2, self.hand_over) if handles_while_starting else Meanwhile()
         self.engine = SparkEngine([run], "me", self.sessions, self.seen, self.clock, meanwhile=meanwhile)
 
@@ -507,9 +508,36 @@ class TestWhileSparkIsStarting:
         engine.seen.wait_for({Partition(PARTITIONS, n): EVENTS + PARTITIONS * 20 for n in range(PARTITIONS)})
         assert engine.context.tags
         assert sorted(engine.handled) == list(range(1, EVENTS + PARTITIONS * 20 + 1))
-        assert f"the driver has handled {EVENTS} events meanwhile" in caplog.text
+        assert f"the driver has handled {EVENTS} events while Spark was starting" in caplog.text
         assert engine.handed_over == 1
         assert engine.engine.task_load().handled_by_driver == EVENTS
+
+    def test_events_that_the_driver_handles_after_spark_is_ready_are_reported_with_the_others(self, engine, lines):
+        called, free = Signal(), Signal()
+        engine.before_return = lambda: (called.set(), free.wait(SECONDS))
+        engine.make(handles_while_starting=True)
+        engine.engine.assign("g", layout(PARTITIONS)[:1])
+        engine.engine.start()
+        assert called.wait(SECONDS)
+        engine.sessions.finish(SimpleNamespace(sparkContext=engine.context))
+        said = [lines.get(timeout=SECONDS).getMessage() for _ in range(2)]
+        assert said == ["starting Spark (local[2])", "Spark is ready"]
+        assert lines.empty()
+        free.set()
+        handled = lines.get(timeout=SECONDS).getMessage()
+        count = engine.engine.task_load().handled_by_driver
+        assert count > 0
+        assert handled == f"the driver has handled {count} events while Spark was starting"
+
+    def test_a_session_that_exists_already_is_used_at_once(self, engine, lines):
+        engine.make(handles_while_starting=True)
+        engine.sessions.will_start = ""
+        engine.start()
+        assert engine.seen.done.wait(SECONDS)
+        assert not engine.sessions.begun.is_set()
+        assert engine.engine.task_load().handled_by_driver == 0
+        assert (engine.handed_over, len(engine.context.tags) > 0) == (1, True)
+        assert lines.empty()
 
     def test_a_call_with_a_timeout_waits_for_spark(self, engine):
         engine.make(handles_while_starting=True, limits=CallLimits(inf, 60))

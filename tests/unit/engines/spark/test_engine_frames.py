@@ -90,6 +90,7 @@ class Engine:
         self.context, self.clock, self.seen = Context(), FakeClock(), Seen()
         self.context.defaultParallelism = 2
         self.sessions = Sessions(self.context)
+        self.sessions.will_start = "local[2]"
         self.store = InMemoryEventStore()
         self.store.append(Event(0, str(n), "s", "/x", "t", None, "application/json", "{}", None) for n in range(EVENTS))
 
