@@ -31,6 +31,10 @@ TRACEBACK = "Traceback (most recent call last):"
 """Begins the text of an error that Python has raised."""
 
 _OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*: (\S+) than that in driver: ([\d.]+)")
+_WORKER_ENDED = re.compile(
+    r"\(TID \d+\) \((?P<host>\S+) (?P<executor>executor \w+)\): \S+: Python worker exited unexpectedly"
+)
+_MOST_CHARACTERS = 300  # of a reason
 _LOOK_SECONDS = 1.0  # between two checks of the running tasks
 _MOST_NAMED = 10  # partitions of a job that its description names
 _MOST_RUNS = 100  # of a task that are checked
@@ -279,11 +283,18 @@ def reason_of(error: Exception) -> str:
     """Return in one line why a job failed: what was raised in Python, or the JVM's message, without its stack."""
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
     if isinstance(error, PythonException) and (raised := raised_last(text or "")):
-        return raised[:300]
+        return _cut(raised)
+    if ended := _WORKER_ENDED.search(text or ""):
+        return f"a Python worker ({ended['executor']} on {ended['host']}) ended"
     lines = [line.strip(" \t:") for line in (text or type(error).__name__).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("at ", "An error occurred while calling "))] or lines
     telling = [line for line in said if "Error" in line or "exited" in line or "lost" in line]
-    return (telling or said)[0][:300]
+    return _cut((telling or said)[0])
+
+
+def _cut(text: str) -> str:
+    """Return a text, or the words at its beginning if it is long."""
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS].rpartition(' ')[0]} …"
 
 
 def raised_last(text: str) -> str:

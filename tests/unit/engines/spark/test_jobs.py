@@ -57,6 +57,16 @@ def test_a_different_python_in_workers_is_reported_with_both_versions_and_the_fi
             OSError("An error occurred while calling z:x.collect.\n: java.net.BindException: no such file\n\tat x"),
             "java.net.BindException: no such file",
         ),
+        (
+            OSError(
+                "An error occurred while calling z:x.collect.\n: org.apache.spark.SparkException: Job aborted due to "
+                "stage failure: Task 0 in stage 2.0 failed 1 times, most recent failure: Lost task 0.0 in stage 2.0 "
+                "(TID 2) (127.0.0.2 executor 0): org.apache.spark.SparkException: Python worker exited unexpectedly "
+                "(crashed). Consider setting 'spark.sql.execution.pyspark.udf.faulthandler.enabled'\n\tat x"
+            ),
+            "a Python worker (executor 0 on 127.0.0.2) ended",
+        ),
+        (OSError(f"Executor lost: {'so many words ' * 30}"), f"Executor lost: {'so many words ' * 20}so …"),
     ],
 )
 def test_all_other_errors_are_transient(error: Exception, message: str) -> None:
