@@ -13,7 +13,7 @@ from opencqrs_py.control.heartbeats import Heartbeats
 from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import Plan, plan_of
-from opencqrs_py.engines.leading import END_PATIENCE, START_AGAIN, EngineErrors, LedPartitions, logger
+from opencqrs_py.engines.leading import END_PATIENCE, START_AGAIN, EngineErrors, LedPartitions, join_all, logger
 from opencqrs_py.engines.runs import Engine, engine_has_ended, hasten, load_of
 from opencqrs_py.errors import DatabaseFileError, LayoutChangedError
 from opencqrs_py.model.naming import listed
@@ -140,9 +140,7 @@ class Coordinator:
         self.retire()
         if (notices := self._notices) is not None:
             notices.wake()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(END_PATIENCE)
+        join_all(self._threads, END_PATIENCE)
 
     def retire(self) -> None:
         """Stop assigning and releasing, without waiting for the threads that do."""

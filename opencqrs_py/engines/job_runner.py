@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from threading import Condition, Thread, current_thread
+from threading import Condition, Thread
 from threading import Event as Signal
 
 from opencqrs_py.engines.job_parts import Company, JobParts
-from opencqrs_py.engines.leading import END_PATIENCE
+from opencqrs_py.engines.leading import END_PATIENCE, join_all
 from opencqrs_py.engines.long_runs import warned_of
 from opencqrs_py.engines.run_log import log_begin, log_end, logger
 from opencqrs_py.errors import WaitTimedOutError
@@ -115,12 +115,9 @@ class JobRunner:
         """
         self.end()
         until = time.monotonic() + patience
-        for thread in self._threads():
-            thread.join(max(0.0, until - time.monotonic()))
-        if self._thread.ident is not None and self._thread is not current_thread():
-            self._thread.join(END_PATIENCE)
-        for thread in self._threads():  # which it has begun in the meantime
-            thread.join(max(0.0, until - time.monotonic()))
+        join_all(self._threads(), patience)
+        join_all([self._thread], END_PATIENCE)
+        join_all(self._threads(), until - time.monotonic())  # which it has begun in the meantime
         if self.in_hand:  # in the background: an active run may hold the write lock of an SQLite file
             letting_go = Thread(target=self._let_go, name="opencqrs-jobs-release", daemon=True)
             letting_go.start()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Protocol
 
 from typing_extensions import override
@@ -177,6 +178,18 @@ class LedPartitions:
                 claim.wait = min(2 * claim.wait, _LONGEST_RECLAIM)
             due.append(key)
         return due
+
+
+def join_all(threads: Iterable[Thread], seconds: float) -> None:
+    """Wait until threads have ended, at most ``seconds`` in all.
+
+    Threads that were not started are left out, and so is the current one: project code on any of them may stop the
+    application.
+    """
+    until = time.monotonic() + seconds
+    for thread in threads:
+        if thread.ident is not None and thread is not current_thread():
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def _by_group(keys: Iterable[GroupPartition]) -> list[tuple[str, Sequence[Partition]]]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.coordination import LeaseTiming
-from opencqrs_py.engines.leading import END_PATIENCE, EngineErrors, LedPartitions, logger
+from opencqrs_py.engines.leading import END_PATIENCE, EngineErrors, LedPartitions, join_all, logger
 from opencqrs_py.engines.runs import Engine, engine_has_ended
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
@@ -162,8 +162,7 @@ class LockCoordinator:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._coordinating.ident is not None:
-            self._coordinating.join(END_PATIENCE)
+        join_all([self._coordinating], END_PATIENCE)
 
     def leave(self) -> None:
         """Release the locks of partitions that the engines have released, and the others as soon as they have.
@@ -173,8 +172,7 @@ class LockCoordinator:
         with self._changed:
             self._stopping = self._leaving = True
             self._changed.notify_all()
-        if self._keeping.ident is not None:
-            self._keeping.join(END_PATIENCE)
+        join_all([self._keeping], END_PATIENCE)
 
     def lingering(self) -> list[Thread]:
         """Return the threads for which ``end`` and ``leave`` stopped waiting."""

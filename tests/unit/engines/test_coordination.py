@@ -825,6 +825,36 @@ def test_the_leases_of_a_node_end_after_its_coordination_has_failed(running, mon
     a.end()
 
 
+class StoppingEngine(Engine):
+    """An engine whose observer stops the application on the thread that assigns a partition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop = lambda: None
+
+    def assign(self, group: str, partitions: Sequence[Partition]) -> None:
+        super().assign(group, partitions)
+        self.stop()
+
+
+def test_a_node_can_be_stopped_on_the_thread_that_assigns_its_partitions(running):
+    engine = StoppingEngine()
+    a = running.node("a", engine=engine)
+
+    def stop() -> None:
+        a.end()
+        a.leave()
+
+    a.join()
+    engine.has.clear()
+    engine.stop = stop
+    a.start()
+    for thread in a._threads:
+        thread.join(30)
+    a.check()
+    assert running.store.view().nodes == ()
+
+
 def test_a_node_that_was_never_started_can_be_ended(running):
     a = running.node("a")
     a.join()

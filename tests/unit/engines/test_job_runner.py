@@ -636,3 +636,23 @@ def test_a_runner_stopped_before_its_start_is_not_listed_as_alive():
     runner.start()
     assert not runner._parts.runners
     assert runner._thread.ident is None
+
+
+def test_a_job_that_stops_its_runner_is_not_waited_for_and_is_released():
+    store, errors, stopped = InMemoryJobStore(), [], Signal()
+
+    def call(*_):
+        try:
+            runner.stop(PATIENCE)
+        except RuntimeError as error:
+            errors.append(error)
+        stopped.set()
+
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
+    runner = _runner(store, call)
+    runner.start()
+    assert stopped.wait(PATIENCE)
+    assert (errors, runner._parts.runners, runner._thread.is_alive()) == ([], set(), False)
+    released = store.find("run")
+    assert released is not None
+    assert (released.status, released.owner) == (RunStatus.RETRYING, "")

@@ -624,6 +624,34 @@ def test_an_error_of_the_engine_at_the_start_is_raised(running):
     assert running.locks.holders == {}
 
 
+@pytest.mark.parametrize("on", ["the thread that assigns", "the thread that locks"])
+def test_a_node_can_be_stopped_on_its_own_threads(running, on):
+    a = running.node("a", groups=["lent"])
+    running.locks.holders["[group=lent, partition=0]"] = ("another", 1e18)
+    a.join()
+    a.start()
+
+    stops: list[str] = []
+
+    def stop(*_: object) -> None:
+        stops.append("begun")
+        a.end()
+        a.leave()
+        stops.append("ended")
+
+    if on == "the thread that assigns":
+        running.engines["a"].assign = stop
+    else:
+        running.registries["a"].before = stop
+    running.locks.holders.clear()
+    pass_time(running, a, 3)
+    for thread in (a._coordinating, a._keeping):
+        thread.join(30)
+    a.check()
+    assert stops[:2] == ["begun", "ended"]
+    assert running.locks.holders == {}
+
+
 def test_a_node_that_never_joined_can_be_ended(running):
     a = running.node("a")
     a.end()
