@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Condition
 
 
-class Turns:
+class OneMarkedEvent:
     """Lets one thread at a time handle a marked event, so that a crash counts against the event that caused it.
 
     Partitions that continue after a crash each mark the event that they are handling. With two marks at once, a crash
@@ -15,39 +15,36 @@ class Turns:
     groups.
 
     Args:
-        patience: Most seconds to wait for the current holder. A slower one is not waited for again, so one slow call
-            delays no other partition.
+        patience: Most seconds to wait for one holder. A thread that has waited so long handles its event beside that
+            of the holder; the others wait for this thread instead.
     """
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._changed = Condition()
         self._holder: object | None = None
-        self._waiting = 0
-
-    @property
-    def waiting(self) -> int:
-        """How many threads are waiting."""
-        return self._waiting
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Wait until no other marked event is being handled, and exclude others for the duration of the block."""
         mine = object()
         with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: self._holder is None, self._patience)
-            finally:
-                self._waiting -= 1
+            self._wait()
             self._holder = mine
+            self._changed.notify_all()  # the others' patience with this holder begins
         try:
             yield
         finally:
             with self._changed:
-                if self._holder is mine:  # else the next thread has stopped waiting
+                if self._holder is mine:  # else another thread has stopped waiting for this one
                     self._holder = None
-                    self._changed.notify()
+                    self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Wait for the end of each holder that there is meanwhile, or until one takes longer than the patience."""
+        while (holder := self._holder) is not None:
+            if not self._changed.wait_for(lambda: self._holder is not holder, self._patience):
+                return
 
 
-OF_PROCESS = Turns(patience=1.0)
+OF_PROCESS = OneMarkedEvent(patience=1.0)

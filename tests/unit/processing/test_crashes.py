@@ -8,6 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.isolation import PatientMarkedEvents
 
 from opencqrs_py import Event
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
@@ -17,7 +18,6 @@ from opencqrs_py.model.outcome import Origin
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.isolation import Turns
 from opencqrs_py.processing.notices import text_of
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.recovery import Action, FixedBackOff
@@ -164,14 +164,14 @@ def test_partitions_handle_marked_events_in_turn_so_that_a_crash_counts_against_
     for group in (deadly, other):
         group.claimed()
     cursor = other.claimed()
-    turns = Turns(patience=60)
-    monkeypatch.setattr("opencqrs_py.processing.processor.OF_PROCESS", turns)
+    marked = PatientMarkedEvents()
+    monkeypatch.setattr("opencqrs_py.processing.processor.OF_PROCESS", marked)
     thread = Thread(target=other.step, args=(cursor,))
     deadly.deadly = {1}
 
     def during_call() -> None:
         thread.start()
-        while not turns.waiting and thread.is_alive():
+        while not marked.waiting and thread.is_alive():
             pass
         assert (other.called, [status.failure for status in other.tracker.statuses()]) == ([], [None])
 
