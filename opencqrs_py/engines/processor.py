@@ -129,7 +129,7 @@ class EventHandlingProcessor:
             OpenCqrsError: If it is already running.
             EventStoreError: OCQ-310, if the group's progress belongs to another number of partitions.
         """
-        self._take_the_wheel()
+        self._begin_driving()
         try:
             if not self._claimed:
                 self._stopping.clear()
@@ -138,7 +138,7 @@ class EventHandlingProcessor:
                 self._let_go()
             return wait
         finally:
-            self._leave_the_wheel()
+            self._end_driving()
 
     def run(self) -> None:
         """Handle events as they arrive, on this thread, until ``stop`` is called or another processor takes over.
@@ -150,7 +150,7 @@ class EventHandlingProcessor:
             EventStoreError: OCQ-310, if the group's progress belongs to another number of partitions; OCQ-304, if a
                 database is unavailable at the start. Later outages are waited for.
         """
-        self._take_the_wheel()
+        self._begin_driving()
         self._run()
 
     def start(self) -> None:
@@ -160,16 +160,17 @@ class EventHandlingProcessor:
             OpenCqrsError: If it is already running.
             EventStoreError: As for ``run``.
         """
-        self._take_the_wheel()
+        self._begin_driving()
         try:
             self._stopping.clear()
             self._claim()
             self._ended.clear()
             self._thread = Thread(target=self._run, name=f"opencqrs-{self.group}-{self.partition}", daemon=True)
+            self._thread_driving = None  # a stop on this thread waits for the new one
             self._thread.start()
         except BaseException:
             self._ended.set()
-            self._leave_the_wheel()
+            self._end_driving()
             raise
 
     def stop(self, patience: float = 10.0) -> None:
@@ -188,7 +189,7 @@ class EventHandlingProcessor:
             try:
                 self._let_go()
             finally:
-                self._leave_the_wheel()
+                self._end_driving()
 
     def join(self, seconds: float | None = None) -> bool:
         """Wait until the loop has ended, at most ``seconds``; return whether it has."""
@@ -198,12 +199,12 @@ class EventHandlingProcessor:
             self._thread.join(None if until is None else max(0.0, until - time.monotonic()))
         return ended
 
-    def _take_the_wheel(self) -> None:
+    def _begin_driving(self) -> None:
         if not self._driving.acquire(blocking=False):
             raise OpenCqrsError(f"the processor of group '{self.group}' partition {self.partition} is already running")
         self._thread_driving = get_ident()
 
-    def _leave_the_wheel(self) -> None:
+    def _end_driving(self) -> None:
         self._thread_driving = None
         self._driving.release()
 
@@ -227,7 +228,7 @@ class EventHandlingProcessor:
                 self._stopping.clear()
         finally:
             self._ended.set()
-            self._leave_the_wheel()
+            self._end_driving()
 
     def _follow(self, driver: PartitionDriver) -> None:
         self._watcher = watcher = HeadWatcher(self._group_run.processing.source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Event as Signal
 from threading import Thread, get_ident
 from typing import Any
 
@@ -698,6 +699,27 @@ def test_a_start_runs_the_processor_despite_an_earlier_stop(world: World) -> Non
     processor.start()
     world.watching.wait_for(lambda: world.handled)
     processor.stop(SECONDS)
+
+
+def test_a_stop_waits_for_a_thread_that_has_not_begun_yet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = world.processor()
+    stops, run = Signal(), processor._run
+
+    def late() -> None:
+        assert stops.wait(SECONDS)
+        run()
+
+    class StopSignal(Signal):
+        def set(self) -> None:
+            super().set()
+            stops.set()
+
+    monkeypatch.setattr(processor, "_run", late)
+    monkeypatch.setattr(processor, "_stopping", StopSignal())
+    processor.start()
+    processor.stop(SECONDS)
+    assert not processor.is_running
+    assert world.status().state is ProcessorState.STOPPED
 
 
 def test_an_observer_may_stop_the_processor(world: World) -> None:
