@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Hashable, Iterable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import cast
+from typing import TypeAlias, cast
 
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.processing.awaiting import finish, tasks_may_stay
 from opencqrs_py.processing.checkpoints.participation import CallOutcome, ParticipantCall
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.notices import in_words
+
+_Returned: TypeAlias = "SimpleQueue[tuple[Hashable, CallOutcome]]"
 
 
 class AnswersInTime:
@@ -34,11 +37,11 @@ class AnswersInTime:
         until = time.monotonic() + seconds
         free = {key: call for key, call in calls.items() if self._begin(key)}
         answers = {key: CallOutcome(error=self._still(key)) for key in calls.keys() - free.keys()}
-        returned = SimpleQueue[tuple[Hashable, CallOutcome]]()
+        returned: _Returned = SimpleQueue()
         awaited = {key: call for key, call in free.items() if inspect.iscoroutinefunction(call)}
         waiting = free.keys() - awaited.keys()
         for key in waiting:
-            self._threads.run("opencqrs-participant", _putting(returned, self, key, free[key]))
+            self._begin_call(key, free[key], returned)
         if awaited:
             try:
                 with tasks_may_stay():
@@ -60,14 +63,22 @@ class AnswersInTime:
             since = self._in_hand.get(key)
         return None if since is None else self._still(key)
 
-    def made(self, key: Hashable, call: ParticipantCall) -> CallOutcome:
-        """Make a call on this thread; return its outcome."""
+    def _begin_call(self, key: Hashable, call: ParticipantCall, returned: _Returned) -> None:
+        """Begin a call on a thread of its own. If there is no thread for it, that is its outcome."""
         try:
-            return CallOutcome(finish(call()))
-        except BaseException as error:  # anything that the project's code raises is an answer
-            return CallOutcome(error=error)
-        finally:
+            self._threads.run("opencqrs-participant", partial(self._make, key, call, returned))
+        except Exception as error:  # the process has too many threads, or is ending
             self._end([key])
+            returned.put((key, CallOutcome(error=error)))
+
+    def _make(self, key: Hashable, call: ParticipantCall, returned: _Returned) -> None:
+        """Make a call on this thread, and report its outcome."""
+        try:
+            outcome = CallOutcome(finish(call()))
+        except BaseException as error:  # anything that the project's code raises is an answer
+            outcome = CallOutcome(error=error)
+        self._end([key])
+        returned.put((key, outcome))
 
     def _begin(self, key: Hashable) -> bool:
         with self._lock:
@@ -85,12 +96,6 @@ class AnswersInTime:
         with self._lock:
             since = self._in_hand.get(key, time.monotonic())
         return TimeoutError(f"an earlier call has not returned for {in_words(time.monotonic() - since)}")
-
-
-def _putting(
-    returned: SimpleQueue[tuple[Hashable, CallOutcome]], answers: AnswersInTime, key: Hashable, call: ParticipantCall
-) -> Callable[[], None]:
-    return lambda: returned.put((key, answers.made(key, call)))
 
 
 async def _awaited(calls: Mapping[Hashable, ParticipantCall], seconds: float) -> dict[Hashable, CallOutcome]:
