@@ -13,7 +13,7 @@ from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.inbox.parked_entries import named
 from opencqrs_py.processing.ports import BackOff, ParkingTracker
-from opencqrs_py.processing.recovery import wait_after, without_chance
+from opencqrs_py.processing.recovery import wait_after, waits_of, without_chance
 
 _TRIES = 5  # while people change the same events
 _FEW = 100  # sequences that are read one by one
@@ -35,6 +35,9 @@ class LateEntries:
         group: Processing group.
         back_off: Waits before the attempts of events that wait.
         each: Whether each event is tried on its own, and does not wait for earlier ones.
+
+    Raises:
+        AssemblyError: OCQ-546, if a back-off of the project fails.
     """
 
     def __init__(self, inbox: ParkingTracker, group: str, back_off: BackOff, *, each: bool) -> None:
@@ -42,7 +45,7 @@ class LateEntries:
         self._group = group
         self._back_off = back_off
         self._each = each
-        waits = list(islice(without_chance(back_off).waits(), _WAITS))
+        waits = list(islice(waits_of(without_chance(back_off), ""), _WAITS))
         self._first, self._longest = next(iter(waits), 0.0), max(waits, default=0.0)
 
     def bring_forward(self, cursors: Sequence[Cursor], now: datetime) -> int:
