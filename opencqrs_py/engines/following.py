@@ -70,7 +70,7 @@ def _step_until_stopped(
     while not (stopping.is_set() or driver.over or driver.abandoned):
         wait = driver.wait()
         if wait > 0:
-            rest.wait(wait)
+            watcher.pause(wait, rest)
             continue
         if watcher.interruptions != interruptions:
             interruptions = watcher.interruptions

@@ -12,6 +12,7 @@ from typing import Protocol
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.ports import Watch
+from opencqrs_py.processing.processor import Stopping
 
 _WAIT_SECONDS = 0.2  # longest single wait of the store's watch, within which a stop is noticed
 _STOP_SECONDS = 0.3  # longest wait for the watching thread, since a hanging store must not delay a stop
@@ -31,14 +32,6 @@ class Watchable(Protocol):
 
     def is_outage(self, error: BaseException) -> bool:
         """Return whether ``error`` means that it is temporarily unavailable."""
-        ...
-
-
-class Stop(Protocol):
-    """What may end a wait early, such as a ``threading.Event``."""
-
-    def is_set(self) -> bool:
-        """Return whether it ends the wait."""
         ...
 
 
@@ -108,7 +101,7 @@ class HeadWatcher:
         with self._changed:
             self._wake_all()
 
-    def wait_beyond(self, position: int, seconds: float, stopping: Stop | None = None) -> None:
+    def wait_beyond(self, position: int, seconds: float, stopping: Stopping | None = None) -> None:
         """Wait until there is an event after ``position``, the time is over, or ``stopping`` or the watcher's stop."""
         until = time.monotonic() + seconds
         while self._must_wait(position, stopping) and (left := until - time.monotonic()) > 0:
@@ -128,12 +121,17 @@ class HeadWatcher:
                     if self._stopping.is_set():  # stop() may have stopped waiting for this thread
                         self._close()
 
+    def pause(self, seconds: float, stopping: Stopping) -> None:
+        """Wait for some seconds, whatever events arrive; ``wake`` ends that if ``stopping`` is set by then."""
+        with self._changed:
+            self._changed.wait_for(stopping.is_set, seconds)
+
     def _wake_all(self) -> None:
         if self._is_watched and (watch := self._watch) is not None:
             watch.wake()
         self._changed.notify_all()
 
-    def _must_wait(self, position: int, stopping: Stop | None) -> bool:
+    def _must_wait(self, position: int, stopping: Stopping | None) -> bool:
         stopped = self._stopping.is_set() or (stopping is not None and stopping.is_set())
         return self._head <= position and not stopped
 

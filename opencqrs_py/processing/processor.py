@@ -60,14 +60,10 @@ MOST_CRASHES = 3  # processes that may end while they handle an event
 
 
 class Stopping(Protocol):
-    """Whether a partition is to stop, with the interface of ``threading.Event``."""
+    """What may end the pause of a partition early, such as a ``threading.Event``."""
 
     def is_set(self) -> bool:
-        """Return whether it is."""
-        ...
-
-    def wait(self, timeout: float, /) -> bool:
-        """Wait for that, at most ``timeout`` seconds; return whether it is."""
+        """Return whether it ends the pause."""
         ...
 
 
@@ -218,7 +214,7 @@ class PartitionProcessor:
 
         Args:
             stopping: Set when it is to stop.
-            wake: Wakes the threads that wait for events, so that they check it.
+            wake: Wakes the threads that wait for events or pause, so that they check it.
         """
         del wake
         return stopping

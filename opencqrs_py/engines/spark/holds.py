@@ -50,13 +50,6 @@ class Hold:
         """Return whether the task should end."""
         return time.monotonic() >= self._end or not self._permitted()
 
-    def wait(self, timeout: float, /) -> bool:
-        """Wait for that."""
-        until = time.monotonic() + timeout
-        while not self.is_set() and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK_SECONDS))
-        return self.is_set()
-
     def run(self, begun: Outcome) -> Outcome:
         """Handle the partition's events until the end, or until a failure; then have it released.
 

@@ -30,7 +30,6 @@ from opencqrs_py.processing.replays import ReplayRule
 _BEAT_SECONDS = 1.0  # between two steps that check the claim first, and publish positions
 _QUICK_SECONDS, _LONG_SECONDS = 0.05, 0.2  # of a chunk; below or above, the next ones are larger or smaller
 _FIRST_SIZE = 16  # events
-_LOOK_SECONDS = 0.05  # between two checks for a request, while an event backs off
 
 
 class _NotConfirmedError(Exception):
@@ -549,14 +548,6 @@ class _Rest:
     def is_set(self) -> bool:
         """Return whether the partition is to stop, or has a checkpoint to make."""
         return self._stopping.is_set() or self._due()
-
-    def wait(self, timeout: float, /) -> bool:
-        """Wait for either."""
-        left = timeout
-        while not self.is_set() and left > 0:
-            self._stopping.wait(min(left, _LOOK_SECONDS))
-            left -= _LOOK_SECONDS
-        return self.is_set()
 
 
 def _positions(portion: Portion) -> tuple[int, ...]:

@@ -66,6 +66,23 @@ class Source(InMemoryEventStore):
             assert self.moved.wait_for(lambda: self.waited > before, SECONDS)
 
 
+class Checks:
+    """Something that may end a pause, and counts the checks for it."""
+
+    def __init__(self) -> None:
+        self.over, self.count, self.changed = False, 0, Condition()
+
+    def is_set(self) -> bool:
+        with self.changed:
+            self.count += 1
+            self.changed.notify_all()
+            return self.over
+
+    def wait_until_checked(self, times: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.count >= times, SECONDS)
+
+
 @pytest.fixture
 def source() -> Source:
     return Source()
@@ -321,3 +338,29 @@ def test_hanging_stores_are_awaited_once_together_within_the_timeout(
     now[0] = 1.0
     stop_all(hanging, patience)
     assert waits == [waited, 0.0, 0.0, 0.0]
+
+
+def test_a_pause_waits_without_polling_and_is_ended_by_a_wake(watcher: HeadWatcher, source: Source) -> None:
+    checks, timeouts = Checks(), list[float | None]()
+
+    class Noting(Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            timeouts.append(timeout)
+            return super().wait(timeout)
+
+    watcher._changed = Noting()
+    with ThreadPoolExecutor(1) as pool:
+        paused = pool.submit(watcher.pause, 3_600.0, checks)
+        checks.wait_until_checked(1)
+        watcher.wake()
+        checks.wait_until_checked(2)
+        checks.over = True
+        watcher.wake()
+        paused.result(SECONDS)
+    assert checks.count == 3
+    assert all(timeout is not None and timeout > 3_600 - 2 * SECONDS for timeout in timeouts)
+    assert source.opened == 0
+
+
+def test_a_pause_ends_by_time(watcher: HeadWatcher) -> None:
+    watcher.pause(0.001, Checks())
