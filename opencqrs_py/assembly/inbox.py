@@ -330,7 +330,7 @@ class InboxControl:
             raise ValueError(f"attempts must be 0 to {MOST_ATTEMPTS:,}, got {attempts}")
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            return [InboxStep(one, one.with_attempts(attempts)) for one in entries if self._matches(which, one)]
+            return [InboxStep(one, one.with_retries(attempts)) for one in entries if self._matches(which, one)]
 
         return self._change(which, _Command(f"set to {counted(attempts, 'attempt')} used up", plan), dry_run=dry_run)
 

@@ -12,7 +12,7 @@ import click
 from opencqrs_py.cli.options import Integer, ProjectOptions, Text, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
-from opencqrs_py.model.inbox import MOST_ATTEMPTS, AttemptError, InboxEntry, InboxStatus
+from opencqrs_py.model.inbox import MOST_ATTEMPTS, FailedAttempt, InboxEntry, InboxStatus
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted
 
@@ -354,7 +354,7 @@ def _print_stored(shown: ShownEntry) -> None:
     print_json(positioned(shown.event))
 
 
-def _numbered(entry: InboxEntry) -> Iterator[tuple[int, AttemptError]]:
+def _numbered(entry: InboxEntry) -> Iterator[tuple[int, FailedAttempt]]:
     """Yield the attempts whose ends are kept, with their numbers: the first one, and the newest."""
     count = len(entry.errors)
     for index, error in enumerate(entry.errors):

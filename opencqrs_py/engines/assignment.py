@@ -9,7 +9,7 @@ from threading import Lock
 
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.driver import PartitionDriver, claim, claim_after_timeout, isolating, when_available
-from opencqrs_py.engines.recorded_claims import claimed
+from opencqrs_py.engines.recorded_claims import recorded_claim
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.outcome import Failure
@@ -60,11 +60,11 @@ class Assignment:
                 return []
             if not held:
                 self._prepared.discard(group)  # its tables may have been dropped since it was released
-            claimed = when_available(run, missing, lambda: self._claimed(run, missing), self._stopping, self._observer)
+            drivers = when_available(run, missing, lambda: self._claimed(run, missing), self._stopping, self._observer)
             with self._lock:
-                for driver in claimed:
+                for driver in drivers:
                     self._add(driver)
-            return claimed
+            return drivers
 
     def claim_again(self, group: str, those: Collection[PartitionDriver], *, crashed: bool) -> None:
         """Claim partitions of the engine again, which fences off any other task that may still work for them.
@@ -84,7 +84,7 @@ class Assignment:
         tracker = run.processing.tracker
         try:
             partitions = [driver.partition for driver in drivers]
-            cursors = claimed(run, partitions, self._owner)
+            cursors = recorded_claim(run, partitions, self._owner)
         except Exception as error:
             if not isinstance(error, OpenCqrsError) and not tracker.is_outage(error):
                 raise
@@ -125,7 +125,7 @@ class Assignment:
         group, partition = hung.supervised.group, hung.partition
         run = self.runs[group]
 
-        def claimed() -> list[PartitionDriver]:
+        def claim_again() -> list[PartitionDriver]:
             if stopping.is_set():
                 return []
             return [claim_after_timeout(run, hung, call, failure, self._owner, self._clock, self._observer)]
@@ -133,7 +133,7 @@ class Assignment:
         with self._claiming:
             if self._drivers.get((group, partition)) is not hung:
                 return None
-            for driver in when_available(run, [partition], claimed, stopping, self._observer, hung=True):
+            for driver in when_available(run, [partition], claim_again, stopping, self._observer, hung=True):
                 with self._lock:
                     self._add(driver)
                 return driver

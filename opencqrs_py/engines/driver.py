@@ -8,7 +8,7 @@ from dataclasses import replace
 from threading import Event as Signal
 
 from opencqrs_py.engines.inbox_checks import is_recorded, refuse_overtaking, warn_of_missed_tick
-from opencqrs_py.engines.recorded_claims import claimed
+from opencqrs_py.engines.recorded_claims import recorded_claim
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError
 from opencqrs_py.model.naming import counted, listed
@@ -263,7 +263,7 @@ def claim(
         InboxError: OCQ-609, if events in the inbox would be overtaken.
     """
     tracker, source = run.processing.tracker, run.processing.source
-    cursors = [isolating(run, cursor) for cursor in claimed(run, partitions, owner)]
+    cursors = [isolating(run, cursor) for cursor in recorded_claim(run, partitions, owner)]
     try:
         for cursor in cursors:
             verify_log(source, run.group, cursor)
@@ -340,7 +340,7 @@ def claim_after_timeout(
         where = ", ".join(hung.processor.calls.places(call))
         raise EngineLostError("OCQ-414", f"{what}, and its transaction cannot be ended", where, fix)
     hung.processor.abandon()
-    (found,) = claimed(run, [hung.partition], owner)
+    (found,) = recorded_claim(run, [hung.partition], owner)
     known = hung.supervised.record
     cursor = replace(found, attempt=1, failing=None, failure=None, isolate=hung.cursor.isolate)
     if known is not None and known.position > cursor.stored:

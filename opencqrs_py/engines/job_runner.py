@@ -18,7 +18,7 @@ from opencqrs_py.errors import WaitTimedOutError
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker, is_held
 from opencqrs_py.jobs.execution import OUTAGE_BACK_OFF, JobExecution, Surroundings
 from opencqrs_py.jobs.runs import JobRun, JobsView, RunStatus
-from opencqrs_py.jobs.sitting import Claim, claim_of
+from opencqrs_py.jobs.sitting import AttemptKey, attempt_key
 from opencqrs_py.model.job import RunSignals, Trigger
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.loggers import enable_loggers
@@ -59,7 +59,7 @@ class JobRunner:
         self._company = company
         self._rules = {name: job.rule for name, job in parts.jobs.items()}
         self.desk = JobDesk(parts.store, self._rules)
-        self._in_hand: dict[Claim, _InHand] = {}
+        self._in_hand: dict[AttemptKey, _InHand] = {}
         self._ids: set[str] = set()  # of this process: it gets a new one after the end of its leases
         self._callers = 0  # that wait for runs on their threads
         self._changed = Condition()
@@ -368,7 +368,7 @@ class JobRunner:
         with self._changed:
             if self._stopping:
                 taken.signals.cancelled = _ENDING
-            self._in_hand[claim_of(run)] = taken
+            self._in_hand[attempt_key(run)] = taken
         return taken
 
     def _execute(self, taken: _InHand) -> None:
@@ -385,7 +385,7 @@ class JobRunner:
         finally:
             with self._changed:
                 self._failed += ended is not None and ended.status is RunStatus.FAILED
-                self._in_hand.pop(claim_of(run), None)
+                self._in_hand.pop(attempt_key(run), None)
                 self._changed.notify_all()
         log_end(run, ended)
         if ended is not None:

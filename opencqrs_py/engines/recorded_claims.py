@@ -17,7 +17,7 @@ from opencqrs_py.processing.ports import GroupRecords, ParkingTracker
 logger = logging.getLogger("opencqrs.processing")
 
 
-def claimed(run: GroupRun, partitions: Sequence[Partition], owner: str) -> tuple[Cursor, ...]:
+def recorded_claim(run: GroupRun, partitions: Sequence[Partition], owner: str) -> tuple[Cursor, ...]:
     """Claim partitions of a group, and keep its record if its tracker does.
 
     Where a group starts is determined only if a partition has no progress; with a record, once for the group.

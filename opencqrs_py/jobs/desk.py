@@ -11,7 +11,16 @@ from datetime import datetime, timedelta
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, RunPosition, RunStatus
-from opencqrs_py.jobs.sitting import Claim, Room, Sitting, asked_to_end, claim_of, is_too_late, needs_tick, tick_is_due
+from opencqrs_py.jobs.sitting import (
+    AttemptKey,
+    Room,
+    Sitting,
+    asked_to_end,
+    attempt_key,
+    is_too_late,
+    needs_tick,
+    tick_is_due,
+)
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import wait_after
 
@@ -82,9 +91,9 @@ class JobDesk:
         self._draw = draw
         self._exclusive = _both_ways(rules)
         self._concerned = self._exclusive.keys()
-        self._mine: set[Claim] = set()  # what this desk has begun, and returned
-        self._meant: dict[Claim, JobRun] = {}  # ends whose commit got no answer
-        self._taken: dict[Claim, JobRun] = {}  # from their processes, by a commit that got no answer
+        self._mine: set[AttemptKey] = set()  # what this desk has begun, and returned
+        self._meant: dict[AttemptKey, JobRun] = {}  # ends whose commit got no answer
+        self._taken: dict[AttemptKey, JobRun] = {}  # from their processes, by a commit that got no answer
         self._recovered: deque[JobRun] = deque()  # taken from their processes, and not reported yet
         self._held: dict[str, datetime] = {}  # jobs whose records could not be opened, and until when they are skipped
 
@@ -110,7 +119,7 @@ class JobDesk:
                     self._held[name] = view.now + _HELD
                     if begun:
                         break
-                self._mine.difference_update(map(claim_of, begun))
+                self._mine.difference_update(map(attempt_key, begun))
                 raise
         return begun
 
@@ -176,20 +185,20 @@ class JobDesk:
         Returns:
             The state of the run after the attempt; ``None`` if it was taken from its owner meanwhile.
         """
-        rule, claim, ended = self.rules[run.job], claim_of(run), None
+        rule, key, ended = self.rules[run.job], attempt_key(run), None
         with self.store.open([run.job]) as book:
             sitting = Sitting(book, self.rules)
             known = sitting.find(run.id)
             if known is not None and known.status is RunStatus.RUNNING and known.token == run.token:
-                ended = self._meant[claim] = _after(known, ending, rule, book.now)
+                ended = self._meant[key] = _after(known, ending, rule, book.now)
                 sitting.put(ended)
                 if ended.status is RunStatus.SUCCEEDED:
                     book.put_record(replace(book.records[run.job], succeeded_at=book.now))
-        meant = self._meant.get(claim)
+        meant = self._meant.get(key)
         if ended is None and meant is not None:  # perhaps recorded by a call whose answer was lost
             ended = meant if _is_recorded(meant, self.store.find(run.id)) else None
-        self._meant.pop(claim, None)
-        self._mine.discard(claim)
+        self._meant.pop(key, None)
+        self._mine.discard(key)
         return ended
 
     def cancel(
@@ -211,7 +220,7 @@ class JobDesk:
         with self.store.open([found.job]) as book:
             sitting = Sitting(book, self.rules)
             known = sitting.find(run)
-            if is_dead and known is not None and claim_of(known) == claim_of(found):
+            if is_dead and known is not None and attempt_key(known) == attempt_key(found):
                 sitting.recover(known)
                 known = sitting.find(run)
             if known is None:
@@ -241,7 +250,7 @@ class JobDesk:
         now = self.store.look(()).now
         return sum(self.store.purge(name, now - rule.keep) for name, rule in self.rules.items())
 
-    def _with_work(self, view: JobsView, worker: Worker, dead: Collection[Claim]) -> list[str]:
+    def _with_work(self, view: JobsView, worker: Worker, dead: Collection[AttemptKey]) -> list[str]:
         """Return the jobs that have something to do, as far as a read shows.
 
         The oldest comes first, so that no job takes the capacity that another one has waited for longer.
@@ -255,15 +264,15 @@ class JobDesk:
         for run in view.runs:
             if run.job in self.rules:
                 to_do = (run.is_due(view.now) and not run.reserved) or is_too_late(run, self.rules[run.job], view.now)
-                if to_do or claim_of(run) in dead or self._is_lost(run, worker):
+                if to_do or attempt_key(run) in dead or self._is_lost(run, worker):
                     since[run.job] = min(since.get(run.job, view.now), run.due_at or run.requested_at)
         return sorted(since.keys() - self._held.keys(), key=lambda name: (since[name], name))
 
-    def _dead(self, view: JobsView, worker: Worker) -> frozenset[Claim]:
+    def _dead(self, view: JobsView, worker: Worker) -> frozenset[AttemptKey]:
         """Return the runs of processes that have ended."""
         orphans = [run for run in view.runs if run.job in self._concerned and _is_orphan(run, worker.alive)]
         alive = worker.alive_now() if orphans else ()
-        return frozenset(claim_of(run) for run in orphans if _is_orphan(run, alive))
+        return frozenset(attempt_key(run) for run in orphans if _is_orphan(run, alive))
 
     def _confirm(self) -> None:
         """Find out which runs were taken from their processes by calls whose answers were lost."""
@@ -275,7 +284,7 @@ class JobDesk:
     def _is_lost(self, run: JobRun, worker: Worker) -> bool:
         """Return whether a run is recorded as begun here, and no call has returned that."""
         is_own = run.owner == worker.node or run.owner in worker.own
-        return run.status is RunStatus.RUNNING and is_own and claim_of(run) not in self._mine
+        return run.status is RunStatus.RUNNING and is_own and attempt_key(run) not in self._mine
 
     def _not_held(self, job: str, at: datetime) -> datetime:
         return max(at, self._held.get(job, at))
@@ -287,30 +296,30 @@ class JobDesk:
             return True
         return not run.queued and not is_held(run, view)
 
-    def _attended(self, name: str, worker: Worker, dead: Collection[Claim], only: str = "") -> list[JobRun]:
+    def _attended(self, name: str, worker: Worker, dead: Collection[AttemptKey], only: str = "") -> list[JobRun]:
         begun: list[JobRun] = []
-        taken: dict[Claim, JobRun] = {}
+        taken: dict[AttemptKey, JobRun] = {}
         try:
             with self.store.open({name, *self._exclusive[name]}) as book:
                 sitting = Sitting(book, self.rules)
                 for run in sitting.runs:
-                    if claim_of(run) in dead:
-                        taken[claim_of(run)] = sitting.recover(run)
+                    if attempt_key(run) in dead:
+                        taken[attempt_key(run)] = sitting.recover(run)
                     elif self._is_lost(run, worker):
                         if not (back := sitting.take_back(run)).is_open:
-                            taken[claim_of(run)] = back
+                            taken[attempt_key(run)] = back
                     elif run.id == only and run.reserved in worker.own:
                         sitting.reserve(run, worker.node)
                 sitting.bring_forward(name)
                 if name in worker.ticks_of:
                     sitting.tick(self.rules[name], self._draw)
                 begun = sitting.begin(name, Room(worker.node, worker.name, worker.free, only))
-                self._mine.update(map(claim_of, begun))  # before others can see them
+                self._mine.update(map(attempt_key, begun))  # before others can see them
             self._recovered += taken.values()
             if known := book.known:  # by records of ticks that are older than the job's own
                 begun = [run for run in begun if run.id not in known]
         except BaseException:  # whether they have begun, or were taken, is not known
-            self._mine.difference_update(map(claim_of, begun))
+            self._mine.difference_update(map(attempt_key, begun))
             self._taken.update(taken)
             raise
         return begun

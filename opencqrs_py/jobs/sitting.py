@@ -20,11 +20,11 @@ MOST_DEATHS = 3
 
 _TOLERANCE = timedelta(seconds=1)  # a clock that goes back by this or less was not set back
 
-Claim = tuple[str, int]
+AttemptKey = tuple[str, int]
 """Id and token of a run: what names one attempt of it."""
 
 
-def claim_of(run: JobRun) -> Claim:
+def attempt_key(run: JobRun) -> AttemptKey:
     """Return what names the attempt of a run that is in hand."""
     return run.id, run.token
 

@@ -45,8 +45,8 @@ MOVING = frozenset(status for status in InboxStatus if status.moves)
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptError:
-    """The error of an attempt.
+class FailedAttempt:
+    """A failed attempt, and its error.
 
     Attributes:
         at: ISO 8601 time.
@@ -63,7 +63,7 @@ class AttemptError:
 class GivenUp:
     """How an event is parked: its last error, and what it waits for."""
 
-    error: AttemptError
+    error: FailedAttempt
     status: InboxStatus
 
 
@@ -102,7 +102,7 @@ class InboxEntry(NamedTuple):
     attempts: int = 0
     retries: int = 0
     due_at: str | None = None
-    errors: tuple[AttemptError, ...] = ()
+    errors: tuple[FailedAttempt, ...] = ()
     expires_at: str | None = None
     replaying: bool = False
 
@@ -120,7 +120,7 @@ class InboxEntry(NamedTuple):
         """The last error, one line; empty if it was not tried yet."""
         return self.errors[-1].error if self.errors else ""
 
-    def failed(self, error: AttemptError, status: InboxStatus, due_at: datetime | None) -> InboxEntry:
+    def failed(self, error: FailedAttempt, status: InboxStatus, due_at: datetime | None) -> InboxEntry:
         """Return the entry after an attempt has failed, with what it waits for now."""
         errors = (*self.errors, error)
         if len(errors) > _ERRORS_KEPT:
@@ -137,9 +137,9 @@ class InboxEntry(NamedTuple):
         """Return the entry as one that waits for a person."""
         return self._replace(status=InboxStatus.PAUSED, due_at=None)
 
-    def with_attempts(self, attempts: int) -> InboxEntry:
+    def with_retries(self, retries: int) -> InboxEntry:
         """Return the entry with another number of used attempts."""
-        return self._replace(retries=attempts)
+        return self._replace(retries=retries)
 
 
 as_entry = partial(tuple.__new__, InboxEntry)

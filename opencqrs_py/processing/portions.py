@@ -9,7 +9,7 @@ from itertools import groupby
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.inbox import InboxEntry, Remainder
 from opencqrs_py.processing.feed import Page
-from opencqrs_py.processing.inbox.batches import Choice
+from opencqrs_py.processing.inbox.batches import ChosenEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Portion:
     page: Page | None = None
     remainders: tuple[Remainder, ...] = ()
     due_at: str | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[ChosenEvents, ...] = ()
 
     @property
     def attempts(self) -> int:
@@ -71,7 +71,7 @@ class Portion:
         rest = (self.page, remainders, self.due_at, self.choices)
         return Portion(self.chunk[count:], self.upto, behind, waiting, *rest)
 
-    def choice_of(self, sequence_id: str) -> Choice | None:
+    def choice_of(self, sequence_id: str) -> ChosenEvents | None:
         """Return which events of a sequence the tick tries; ``None``: all that are due."""
         return next((one for one in self.choices if one.sequence_id == sequence_id), None)
 

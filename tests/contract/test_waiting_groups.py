@@ -20,7 +20,7 @@ from opencqrs_py import InboxFilter, NonTransientError, NoRetry
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.inbox_statements import InboxStatements
 from opencqrs_py.adapters.sql.tables import PROGRESS
-from opencqrs_py.engines.recorded_claims import claimed
+from opencqrs_py.engines.recorded_claims import recorded_claim
 from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut, Turns, timed_out_of
 from opencqrs_py.errors import BeginningNeededError, InboxError
 from opencqrs_py.model import Outcome, layout
@@ -259,7 +259,7 @@ def test_a_tick_handles_no_more_of_a_batch_even_if_a_worker_is_lost(database: Da
     lost = world.run_task(world.drivers)  # its result is never known
     assert len(world.written) == 1
     assert lost.outcomes[0].handled == 1
-    for driver, cursor in zip(world.drivers, claimed(world.run, world.run.partitions, "owner"), strict=True):
+    for driver, cursor in zip(world.drivers, recorded_claim(world.run, world.run.partitions, "owner"), strict=True):
         driver.supervised.claimed_again(replace(cursor, isolate=2))
     world.drain()
     first, second = PER_TICK[rule]

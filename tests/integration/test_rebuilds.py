@@ -1234,10 +1234,10 @@ def test_a_claim_between_the_tables_and_their_progress_is_refused(
         launch = application._launch(verbose=False, until_caught_up=False)
         runs = launch.processors(chosen, [], NO_OBSERVER, None, application.layouts.started)
         (group,) = runs._groups
-        from opencqrs_py.engines.recorded_claims import claimed  # noqa: PLC0415
+        from opencqrs_py.engines.recorded_claims import recorded_claim  # noqa: PLC0415
 
         with pytest.raises(RebuildUnderWayError, match=r"OCQ-633.*being swapped"):
-            claimed(group.run, group.run.partitions, "me")
+            recorded_claim(group.run, group.run.partitions, "me")
         assert isinstance(group.run.processing.tracker, SqlProgressTracker)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from opencqrs_py.adapters.sql.tables import INBOX
 from opencqrs_py.errors import InboxError
-from opencqrs_py.model.inbox import MOVING, AttemptError, InboxEntry, InboxStatus, as_entry
+from opencqrs_py.model.inbox import MOVING, FailedAttempt, InboxEntry, InboxStatus, as_entry
 from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import hash_of
 from opencqrs_py.model.times import in_milliseconds
@@ -76,13 +76,13 @@ def entry_of(row: Sequence[Any]) -> InboxEntry:
     """Return the entry of a row with all columns."""
     group, position, _, id_, event, source, subject, type_, status, parked_at, attempts, retries, due_ms, *rest = row
     errors, expires_ms, replaying = rest
-    failures = () if errors == _NO_ERRORS else tuple(AttemptError(**one) for one in json.loads(errors))
+    failures = () if errors == _NO_ERRORS else tuple(FailedAttempt(**one) for one in json.loads(errors))
     times = (None if due_ms is None else time_of(due_ms), failures, None if expires_ms is None else time_of(expires_ms))
     event_and_status = (event, source, subject, type_, _STATUSES[status], parked_at, attempts, retries)
     return as_entry((group, id_of(id_), position, *event_and_status, *times, bool(replaying)))
 
 
-def errors_text(errors: Sequence[AttemptError]) -> str:
+def errors_text(errors: Sequence[FailedAttempt]) -> str:
     """Return errors as JSON in ASCII, which every database takes, whatever they contain and however long they are."""
     if not errors:
         return _NO_ERRORS
@@ -116,5 +116,5 @@ def id_of(text: str) -> str:
     return found
 
 
-def _short(error: AttemptError, of_error: int, of_lines: int) -> AttemptError:
-    return AttemptError(error.at, error.error[:of_error], error.lines[-of_lines:])
+def _short(error: FailedAttempt, of_error: int, of_lines: int) -> FailedAttempt:
+    return FailedAttempt(error.at, error.error[:of_error], error.lines[-of_lines:])

@@ -34,7 +34,7 @@ _FACTORY, _STANDARD_FACTORY = "hadoop.rpc.socket.factory.class", "org.apache.had
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchSettings:
     """What a JVM that is launched now will find.
 
     Attributes:
@@ -63,7 +63,7 @@ class Launch:
         return " ".join(filter(None, [*map(self.said, _DRIVER_OPTIONS), *map(self.environ.get, _JAVA_VARIABLES)]))
 
 
-def kubernetes_addresses(master: str, launch: Launch) -> list[Address]:
+def kubernetes_addresses(master: str, launch: LaunchSettings) -> list[Address]:
     """Return host and port of the API server; nothing if it may be reached in another way."""
     url = master.removeprefix(_KUBERNETES)
     try:
@@ -74,7 +74,7 @@ def kubernetes_addresses(master: str, launch: Launch) -> list[Address]:
     return [(host, port)] if host and port and not _through_proxy(launch) else []
 
 
-def _through_proxy(launch: Launch) -> bool:
+def _through_proxy(launch: LaunchSettings) -> bool:
     """Return whether the client of Kubernetes may use a proxy, which knows hosts that this machine does not."""
     if launch.runs_a_script or re.search(r"-D(kubernetes|https?|all)\.", launch.java_options):
         return True
@@ -84,23 +84,23 @@ def _through_proxy(launch: Launch) -> bool:
     return any("proxy-url" in _text(file) for file in files.split(os.pathsep))
 
 
-def lacks_hadoop_settings(launch: Launch) -> bool:
+def lacks_hadoop_settings(launch: LaunchSettings) -> bool:
     """Return whether no variable names the folder of Hadoop's settings, without which Spark refuses ``yarn``."""
     return not launch.runs_a_script and not any(name in launch.environ for name in _HADOOP_FOLDERS)
 
 
-def yarn_site(launch: Launch) -> Path | None:
+def yarn_site(launch: LaunchSettings) -> Path | None:
     """Return the file that would name the ResourceManager; ``None`` if there is none in the folders of settings."""
     return next((file for file in _candidates(launch, _YARN_SITE) if file.is_file()), None)
 
 
-def _candidates(launch: Launch, name: str) -> Iterator[Path]:
+def _candidates(launch: LaunchSettings, name: str) -> Iterator[Path]:
     named = (launch.environ.get(variable, "").split(os.pathsep) for variable in _HADOOP_FOLDERS)
     for folder in filter(None, [launch.conf_folder, *chain.from_iterable(named)]):
         yield Path(folder, name)
 
 
-def yarn_addresses(launch: Launch) -> list[Address]:
+def yarn_addresses(launch: LaunchSettings) -> list[Address]:
     """Return host and port of each ResourceManager; nothing if they cannot be known for sure."""
     try:
         settings = _HadoopSettings(launch)
@@ -115,7 +115,7 @@ class _HadoopSettings:
     Raises ``LookupError`` or ``ValueError`` where they are not understood, also from its methods.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: LaunchSettings) -> None:
         self._launch = launch
         self._files = {f"{_RESOURCE_MANAGER}.hostname": "0.0.0.0"}  # noqa: S104 Hadoop's default, to connect to
         fixed = set[str]()

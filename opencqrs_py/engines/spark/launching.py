@@ -57,7 +57,7 @@ _ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _jvms: list[subprocess.Popen[bytes]] = []
 
 
-class Launch:
+class JvmOutput:
     """What a JVM writes to standard output and error. Held back during its launch, since it explains a failed start.
 
     Args:
@@ -123,7 +123,7 @@ def cause_in(lines: Iterable[str]) -> str:
 
 
 @contextmanager
-def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[Launch]:
+def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[JvmOutput]:
     """Make PySpark launch its JVM in a separate process group; if the block fails, end it.
 
     This process handles Ctrl-C and any other signal that a terminal or a supervisor sends to the whole group. The JVM
@@ -135,7 +135,7 @@ def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[Laun
 
     ``java_options`` apply to this JVM only, and come before the user's own options.
     """
-    before, launched, started = signal.getsignal(signal.SIGINT), len(_jvms), Launch(quiet=quiet)
+    before, launched, started = signal.getsignal(signal.SIGINT), len(_jvms), JvmOutput(quiet=quiet)
 
     def launch(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         reading, writing = os.pipe()

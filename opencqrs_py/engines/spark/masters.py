@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from opencqrs_py.engines.spark.cluster_addresses import (
-    Launch,
+    LaunchSettings,
     kubernetes_addresses,
     lacks_hadoop_settings,
     yarn_addresses,
@@ -48,7 +48,7 @@ def require_form(master: str) -> None:
     _addresses(master)
 
 
-def require_master(master: str, launch: Launch | None = None) -> None:
+def require_master(master: str, launch: LaunchSettings | None = None) -> None:
     """Refuse a master that does not accept a connection; of several, one is enough.
 
     With Kubernetes the API server is tried, with YARN the ResourceManager.
@@ -80,7 +80,7 @@ def require_master(master: str, launch: Launch | None = None) -> None:
         raise EngineError("OCQ-350", f"{what} cannot be reached: {'; '.join(reasons)}", _where(master), fix)
 
 
-def _require_hadoop_settings(launch: Launch) -> None:
+def _require_hadoop_settings(launch: LaunchSettings) -> None:
     if lacks_hadoop_settings(launch):
         what = "the ResourceManager of YARN is not known: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"
         fix = "set HADOOP_CONF_DIR to the folder of the cluster's yarn-site.xml and core-site.xml"

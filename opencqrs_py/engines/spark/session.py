@@ -28,7 +28,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark.class_archive import ClassArchive, class_archive
-from opencqrs_py.engines.spark.cluster_addresses import Launch
+from opencqrs_py.engines.spark.cluster_addresses import LaunchSettings
 from opencqrs_py.engines.spark.connect import ACTIVE, ended, refuse_connect, require_usable
 from opencqrs_py.engines.spark.java import Java, find_java
 from opencqrs_py.engines.spark.launching import (
@@ -402,9 +402,9 @@ class Sessions:
         return self._settings.conf.get("spark.master", self._settings.master)
 
     @property
-    def _launch(self) -> Launch | None:
+    def _launch(self) -> LaunchSettings | None:
         """What a JVM would find that is launched here; ``None`` if another program has launched it."""
-        return None if jvm_of_others() else Launch(self._said, os.environ, _find_spark_home())
+        return None if jvm_of_others() else LaunchSettings(self._said, os.environ, _find_spark_home())
 
     @property
     def _on_this_machine(self) -> bool:

@@ -213,7 +213,7 @@ class TickTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenEvents:
     """The events of a batch that a tick tries, of more than it may.
 
     The inbox keeps the choice, by the times of the events: any process that continues the tick, after any interruption,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import AttemptError, GivenUp, InboxEntry, InboxStatus, as_entry
+from opencqrs_py.model.inbox import FailedAttempt, GivenUp, InboxEntry, InboxStatus, as_entry
 from opencqrs_py.model.naming import in_one_line
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
@@ -38,7 +38,7 @@ def given_up(failure: Failure, now: datetime) -> GivenUp:
         status = InboxStatus.UNDECODABLE
     elif failure.permanent:
         status = InboxStatus.EXHAUSTED
-    return GivenUp(AttemptError(in_milliseconds(now), str(failure), failure.traceback), status)
+    return GivenUp(FailedAttempt(in_milliseconds(now), str(failure), failure.traceback), status)
 
 
 def parked_entry(
@@ -52,9 +52,9 @@ def parked_entry(
     replay: Replay | None = None,
 ) -> InboxEntry:
     """Return the entry of an event that is parked after its recorded attempts have failed."""
-    errors: tuple[AttemptError, ...] = (how.error,)
+    errors: tuple[FailedAttempt, ...] = (how.error,)
     if record is not None and record.attempts > 1:
-        errors = (AttemptError(record.first_failed_at, record.first_error), how.error)
+        errors = (FailedAttempt(record.first_failed_at, record.first_error), how.error)
     attempts = record.attempts if record is not None else 1
     fresh = waiting_entry(group, sequence_id, event, in_milliseconds(now), replay)
     entry = fresh._replace(attempts=attempts - 1, errors=errors[:-1])
@@ -79,7 +79,7 @@ def after_failure(entry: InboxEntry, how: GivenUp, back_off: BackOff, now: datet
 
 def crash_in_attempt(now: datetime) -> GivenUp:
     """Return the failure that is recorded before an attempt that may end the process; it remains if that happens."""
-    return GivenUp(AttemptError(in_milliseconds(now), _CRASH), InboxStatus.RETRYING)
+    return GivenUp(FailedAttempt(in_milliseconds(now), _CRASH), InboxStatus.RETRYING)
 
 
 def before_mark(entry: InboxEntry, cursor: Cursor) -> InboxEntry:
@@ -100,13 +100,13 @@ def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that is no longer in the log."""
     event = in_one_line(f"event {entry.event_id} of {entry.event_source} at position {entry.position}")
     what = f"the log no longer has {event}"
-    return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
+    return entry.failed(FailedAttempt(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 
 def unwanted(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that no handler takes any more."""
     what = f"no handler of the group takes events of type {in_one_line(entry.event_type)} any longer"
-    return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
+    return entry.failed(FailedAttempt(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 
 def report_lost(partition: Partition, entry: InboxEntry) -> None:

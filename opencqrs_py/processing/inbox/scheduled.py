@@ -31,7 +31,7 @@ from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.inbox.batches import (
-    Choice,
+    ChosenEvents,
     ScheduleRule,
     TickTimes,
     UnorderedError,
@@ -248,7 +248,7 @@ class PartitionBatches:
         due_at = None if self._rule.each else times.tick
         flat: list[tuple[InboxEntry, Event]] = []
         remainders: dict[str, Remainder] = {}
-        choices: dict[str, Choice] = {}
+        choices: dict[str, ChosenEvents] = {}
         for batch in batches:
             ordered = self._rule.ordered([(entry, events[entry.position]) for entry in batch])
             chosen, sequence_id = ordered[: self._rule.size], batch[0].sequence_id
@@ -256,7 +256,7 @@ class PartitionBatches:
             if is_known or len(chosen) < len(ordered) or (cut and self._rule.size is not None):
                 positions = tuple(entry.position for entry, _ in chosen)
                 is_kept = is_known and not cursor.isolate  # a mark clears the times of its sequence
-                choices[sequence_id] = Choice(sequence_id, positions, times, self._rule.each, is_kept)
+                choices[sequence_id] = ChosenEvents(sequence_id, positions, times, self._rule.each, is_kept)
             elif cut and due_at is not None:
                 remainders[sequence_id] = Remainder(sequence_id, due_at)
             flat += chosen
@@ -276,7 +276,7 @@ class PartitionBatches:
         those: Sequence[tuple[InboxEntry, Event]],
         following: str | None,
         remainders: dict[str, Remainder],
-        choices: dict[str, Choice],
+        choices: dict[str, ChosenEvents],
         due_at: str | None,
     ) -> Portion:
         entries = tuple(entry for entry, _ in those)

@@ -11,7 +11,7 @@ import pytest
 from opencqrs_py.errors import FencedError, InboxChangedError, InboxError
 from opencqrs_py.model import Cursor, Partition, Skip, layout
 from opencqrs_py.model.inbox import (
-    AttemptError,
+    FailedAttempt,
     Fetching,
     InboxChange,
     InboxEntry,
@@ -42,7 +42,7 @@ def entry(position: int, sequence_id: str = "books/1", status: InboxStatus = Inb
 
 def parked(position: int, sequence_id: str = "books/1", due: datetime | None = LATER) -> InboxEntry:
     """Return an entry whose attempts have failed."""
-    error = AttemptError(at(NOON), "ValueError: no", '  File "handlers.py", line 3')
+    error = FailedAttempt(at(NOON), "ValueError: no", '  File "handlers.py", line 3')
     status = InboxStatus.RETRYING if due is not None else InboxStatus.EXHAUSTED
     return entry(position, sequence_id).failed(error, status, due)
 
@@ -296,7 +296,7 @@ class InboxContract:
         with tracker.unit("group", cursor, cursor.stored, change=change):
             pass
         assert self.seen(tracker) == [(1, "pending", at(LATER)), (4, "pending", None)]
-        assert tracker.change("group", InboxChange(at(NOON), changed=((added[3], added[3].with_attempts(1)),)))
+        assert tracker.change("group", InboxChange(at(NOON), changed=((added[3], added[3].with_retries(1)),)))
         assert self.seen(tracker)[1] == (4, "pending", at(NOON))
 
     def test_only_the_first_remaining_event_gets_a_due_time(self, tracker: ParkingTracker, cursor: Cursor) -> None:
@@ -353,7 +353,7 @@ class InboxContract:
     def test_a_failed_attempt_is_recorded(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         before = parked(1)
         cursor = self.put(tracker, cursor, before)
-        error = AttemptError(at(LATER), "OSError: \ud800 \0 not again", "x" * 9_000)
+        error = FailedAttempt(at(LATER), "OSError: \ud800 \0 not again", "x" * 9_000)
         after = before.failed(error, InboxStatus.RETRYING, LATER)
         with tracker.unit("group", cursor, cursor.stored, change=InboxChange(at(NOON), changed=((before, after),))):
             pass
@@ -369,7 +369,7 @@ class InboxContract:
         first = tried = parked(1)
         cursor = self.put(tracker, cursor, first)
         for number in range(15):
-            error = AttemptError(at(NOON), f"error {number}: {text * 20_000}", f"{text * 20_000} line {number}")
+            error = FailedAttempt(at(NOON), f"error {number}: {text * 20_000}", f"{text * 20_000} line {number}")
             before, tried = tried, tried.failed(error, InboxStatus.RETRYING, LATER)
             with tracker.unit("group", cursor, cursor.stored, change=InboxChange(at(NOON), changed=((before, tried),))):
                 pass
@@ -393,7 +393,7 @@ class InboxContract:
                 pytest.fail("the unit was opened")
         assert self.seen(tracker) == [(1, "paused", None), (2, "pending", None)]
 
-    @pytest.mark.parametrize("by_person", [lambda one: one.with_attempts(3), lambda one: one.due(NOON)])
+    @pytest.mark.parametrize("by_person", [lambda one: one.with_retries(3), lambda one: one.due(NOON)])
     def test_a_failed_attempt_does_not_overwrite_what_a_person_changed_meanwhile(
         self, tracker: ParkingTracker, cursor: Cursor, by_person: Callable[[InboxEntry], InboxEntry]
     ) -> None:
@@ -401,7 +401,7 @@ class InboxContract:
         cursor = self.put(tracker, cursor, first, entry(2))
         changed = by_person(first)
         assert tracker.change("group", InboxChange(at(NOON), changed=((first, changed),)))
-        failed = first.failed(AttemptError(at(NOON), "ValueError: no"), InboxStatus.RETRYING, LATER)
+        failed = first.failed(FailedAttempt(at(NOON), "ValueError: no"), InboxStatus.RETRYING, LATER)
         attempt = InboxChange(at(NOON), changed=((first, failed),))
         with pytest.raises(InboxChangedError), tracker.unit("group", cursor, cursor.stored, change=attempt):
             pytest.fail("the unit was opened")
@@ -414,7 +414,7 @@ class InboxContract:
     ) -> None:
         first = parked(1)
         self.put(tracker, cursor, first)
-        assert tracker.change("group", InboxChange(at(NOON), changed=((first, first.with_attempts(3)),)))
+        assert tracker.change("group", InboxChange(at(NOON), changed=((first, first.with_retries(3)),)))
         assert not tracker.change("group", InboxChange(at(NOON), removed=(first,)))
         assert self.seen(tracker) == [(1, "retrying", at(LATER))]
 
@@ -433,9 +433,9 @@ class InboxContract:
         first, read = parked(1), entry(2)
         cursor = self.put(tracker, cursor, first, read)
         self.take(tracker, cursor, first)
-        assert tracker.change("group", InboxChange(at(LATER), changed=((read, read.with_attempts(3)),)))
+        assert tracker.change("group", InboxChange(at(LATER), changed=((read, read.with_retries(3)),)))
         assert self.seen(tracker) == [(2, "pending", at(LATER))]
-        read = read.with_attempts(3)
+        read = read.with_retries(3)
         assert tracker.change("group", InboxChange(at(NOON), changed=((read, read.paused()),)))
         assert self.seen(tracker) == [(2, "paused", None)]
         assert tracker.change("group", InboxChange(at(NOON), changed=((read.paused(), read),)))

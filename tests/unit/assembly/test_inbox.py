@@ -18,7 +18,7 @@ from opencqrs_py.config import load
 from opencqrs_py.errors import AssemblyError, InboxError
 from opencqrs_py.model import layout
 from opencqrs_py.model.cloudevents import parse_event
-from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus
+from opencqrs_py.model.inbox import FailedAttempt, InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.processing.ports import ProgressTracker
 from opencqrs_py.testing import FakeClock
 
@@ -32,7 +32,7 @@ def entry(
     position: int, sequence_id: str, status: InboxStatus = InboxStatus.PENDING, attempts: int = 0, group: str = "loans"
 ) -> InboxEntry:
     """Return a waiting event; with attempts, it has failed that often."""
-    errors = tuple(AttemptError(NOON, f"ValueError: {number}") for number in range(1, attempts + 1))
+    errors = tuple(FailedAttempt(NOON, f"ValueError: {number}") for number in range(1, attempts + 1))
     due = NOON if status is InboxStatus.RETRYING else None
     known = (f"id-{position}", "urn:library", f"/{sequence_id}", "lent")
     return InboxEntry(group, sequence_id, position, *known, status, NOON, attempts, attempts, due, errors)
@@ -409,7 +409,7 @@ def test_each_change_is_logged_with_who_made_it(inbox, monkeypatch, caplog):
 def test_a_change_applies_to_the_event_as_a_processor_left_it(inbox_of):
     def fails(tracker: Any) -> None:
         (first,) = (one for one in tracker.entries("loans") if one.position == 1)
-        failed = first.failed(AttemptError(NOON, "ValueError: again"), InboxStatus.EXHAUSTED, None)
+        failed = first.failed(FailedAttempt(NOON, "ValueError: again"), InboxStatus.EXHAUSTED, None)
         tracker.change("loans", InboxChange(NOON, changed=((first, failed),)))
 
     tracker = filled(Busy(1, fails), FAILING, BEHIND)

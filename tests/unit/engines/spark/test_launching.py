@@ -214,7 +214,7 @@ def test_the_partial_traceback_of_a_killed_worker_is_hidden_and_all_other_lines_
         reading, writing = os.pipe()
         os.write(writing, written)
         os.close(writing)
-        launch = launching.Launch(quiet=quiet)
+        launch = launching.JvmOutput(quiet=quiet)
         launch.show()
         launch.forward(reading)
         reader: Any = launch._reader

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark import launching, masters
-from opencqrs_py.engines.spark.cluster_addresses import Launch, kubernetes_addresses, yarn_addresses
+from opencqrs_py.engines.spark.cluster_addresses import LaunchSettings, kubernetes_addresses, yarn_addresses
 from opencqrs_py.engines.spark.masters import is_local, not_registered, refuse_unauthenticated, require_master
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 from opencqrs_py.errors import EngineError
@@ -101,12 +101,12 @@ def test_other_kinds_of_master_are_not_probed_in_the_jvm_of_another_program(mast
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Launch]:
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LaunchSettings]:
     """Return a function that creates the settings and environment of a launch."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
 
-    def made(settings: Mapping[str, str] | None = None, /, **environ: str) -> Launch:
-        return Launch((settings or {}).get, environ, str(tmp_path))
+    def made(settings: Mapping[str, str] | None = None, /, **environ: str) -> LaunchSettings:
+        return LaunchSettings((settings or {}).get, environ, str(tmp_path))
 
     return made
 

@@ -604,7 +604,7 @@ def test_a_persons_command_survives_a_concurrent_failed_attempt(command: str, re
     tries: list[int] = []
 
     def wanted(entry: InboxEntry) -> InboxEntry:
-        return entry.due(world.clock.now()) if command == "retry" else entry.with_attempts(9)
+        return entry.due(world.clock.now()) if command == "retry" else entry.with_retries(9)
 
     class Commanding(dict[int, BaseException]):
         def get(self, position: int, _: Any = None) -> BaseException | None:

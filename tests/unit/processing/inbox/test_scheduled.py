@@ -21,7 +21,7 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError, UnavailableError
 from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, ProcessorState, layout
 from opencqrs_py.model.choices import BatchMode, BatchOrder, OnBatchExhausted, OnExhausted
-from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus
+from opencqrs_py.model.inbox import FailedAttempt, InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import NothingProvided, bind
@@ -154,7 +154,7 @@ def waiting(position: int, state: str) -> InboxEntry:
     """Return an event that is fresh, has failed and is due or not, or waits for a person."""
     known = (f"id {position}", "s", "/a", "lent")
     fresh = InboxEntry("group", "/a", position, *known, InboxStatus.PENDING, NOON.isoformat())
-    error = AttemptError(NOON.isoformat(), "no")
+    error = FailedAttempt(NOON.isoformat(), "no")
     match state:
         case "fresh":
             return fresh
@@ -352,7 +352,7 @@ def test_a_persons_command_survives_a_concurrent_failed_attempt(
                 world.clock.advance(0.5)
                 world.retry(position)
             elif len(tries) == 1:
-                world.change(position, lambda entry: entry.with_attempts(retries))
+                world.change(position, lambda entry: entry.with_retries(retries))
             return NO
 
     world.errors = Commanding()
