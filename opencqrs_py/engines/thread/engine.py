@@ -87,8 +87,6 @@ class ThreadEngine(Engine, StoresSoon, EndsClaims, BeginsStop):
             return
         with self._lock:
             self._started, followers = True, tuple(self._followers.values())
-        for watcher in self._watchers.values():
-            watcher.start()
         for follower in followers:
             follower.thread.start()
         self._calls.start()

@@ -102,8 +102,6 @@ def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str
     found, partition = page.sequence_ids(event), cursor.partition
     if len(found) == 1:  # nearly always
         return found[0] if among(found[0]) and partition.owns(found[0]) else None
-    if not any(map(among, found)):
-        return None
     own = [one for one in found if partition.owns(one)]
     if (ahead := cursor.ahead) is not None:
         own = [one for one in own if not ahead.covers(hash_of(one), event.position)]
