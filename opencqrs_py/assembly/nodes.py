@@ -21,6 +21,7 @@ from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import listed
+from opencqrs_py.model.times import in_milliseconds
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import NodeSettings
@@ -93,7 +94,7 @@ def coordinator_for(
         jobs: The jobs that it runs, each with what identifies its schedule; ``None``: none.
     """
     name = settings.name or node_name()
-    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    started_at = in_milliseconds(datetime.now(UTC))
     return Coordinator(
         store,
         Node(uuid.uuid4().hex, name, this_process(), groups, settings.max_partitions, started_at, jobs=jobs or {}),

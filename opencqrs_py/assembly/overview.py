@@ -23,6 +23,7 @@ from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.ports import EventSource, GroupRecords, ProgressTracker
 from opencqrs_py.processing.positions import newest_in
@@ -399,7 +400,7 @@ def _with_owner(status: PartitionStatus, settings: EffectiveGroup, look: Snapsho
     wanted, record = look.wanted_of(lease.key, settings), look.view.record_of(lease.node)
     status = replace(status, wanted=wanted.value)
     if record is not None and record.alive:
-        until = (look.now + timedelta(seconds=record.seconds_left)).isoformat(timespec="milliseconds")
+        until = in_milliseconds(look.now + timedelta(seconds=record.seconds_left))
         return replace(status, owner=record.node.name, owned_since=lease.since, lease_until=until)
     if lease.node:
         return replace(status, state=ProcessorState.UNOWNED)

@@ -33,6 +33,7 @@ from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun, begin_stops, end_claims, hasten, load_of
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.ports import EventSource, LockRegistry, knows_head, report_unfinished
 from opencqrs_py.processing.supervision import SupervisedPartition
 
@@ -229,7 +230,7 @@ class Processors:
         name = self._locks.node if self._locks is not None else ""
         now = datetime.now(UTC)
         for key in statuses.keys() & held.keys():
-            until = (now + timedelta(seconds=held[key].seconds_left)).isoformat(timespec="milliseconds")
+            until = in_milliseconds(now + timedelta(seconds=held[key].seconds_left))
             found = replace(statuses[key], owner=name, owned_since=held[key].since, lease_until=until)
             statuses[key] = found
         return statuses

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing_extensions import override
 
 from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.times import in_milliseconds
 
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OURS = ("time", "level", "logger", "message", "exception", "stack")
@@ -67,4 +68,4 @@ def _plain(value: object) -> object:
 
 
 def _time(created: float) -> str:
-    return datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return in_milliseconds(datetime.fromtimestamp(created, UTC)).replace("+00:00", "Z")

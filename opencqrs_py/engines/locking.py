@@ -18,6 +18,7 @@ from opencqrs_py.engines.leading import END_PATIENCE, EngineErrors, LedPartition
 from opencqrs_py.engines.runs import Engine, engine_has_ended
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.ports import Lock, LockRegistry
@@ -315,7 +316,7 @@ class LockCoordinator:
             with self._changed:
                 each.state = _State.HELD
                 each.term += 1
-                each.since = datetime.now(UTC).isoformat(timespec="milliseconds")
+                each.since = in_milliseconds(datetime.now(UTC))
                 each.valid_until = asked + self._timing.duration
                 self._version += 1
                 self._changed.notify_all()

@@ -19,6 +19,7 @@ from opencqrs_py.model.choices import OnChangedHandlers, OnLost
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout, RecordedSelection, SettingTexts
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
+from opencqrs_py.model.times import in_milliseconds
 
 
 class Warned(Enum):
@@ -224,7 +225,7 @@ class RecordRule:
         return replace(record, selection=changed)
 
     def _at(self) -> str:
-        return self.now().isoformat(timespec="milliseconds")
+        return in_milliseconds(self.now())
 
     def _set_later(self, record: GroupRecord) -> str:
         return (

@@ -20,6 +20,7 @@ from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.caution import Caution
@@ -376,7 +377,7 @@ class PartitionProcessor:
     def _mark(self, cursor: Cursor, event: Event) -> None:
         record = cursor.failure if cursor.failing == event.position else None
         if record is None:
-            now = self._clock.now().isoformat(timespec="milliseconds")
+            now = in_milliseconds(self._clock.now())
             record = FailureRecord(event.position, event.id, event.type, 0, 0, "", "", now)
         known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING, record.attempts, record.last_error)
         self._tracker.report(PartitionStatus(*known, failure=replace(record, in_hand=True)), cursor.epoch)
@@ -506,7 +507,7 @@ class PartitionProcessor:
         return replace(moved, cursor=with_sequence(moved.cursor, entry.sequence_id))
 
     def _skip(self, cursor: Cursor, event: Event) -> Skip:
-        record, now = cursor.failure, self._clock.now().isoformat(timespec="milliseconds")
+        record, now = cursor.failure, in_milliseconds(self._clock.now())
         reason = record.last_error if record is not None else ""
         attempts = record.attempts if record is not None else max(1, cursor.attempt - 1)
         known = (event.position, event.id, event.source, event.subject, event.type)

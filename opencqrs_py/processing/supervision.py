@@ -314,7 +314,7 @@ class SupervisedPartition:
             attempt=self._attempt,
             replay=self.cursor.replay,
             error=self.failure.summary if self.failure else self._record.last_error if self._record else "",
-            next_attempt_at=due.isoformat(timespec="milliseconds") if due else None,
+            next_attempt_at=in_milliseconds(due) if due else None,
             failure=self._record,
             checkpoint=self.checkpoint_status(),
         )
@@ -383,10 +383,8 @@ class SupervisedPartition:
             retries=self._retries,
             first_error=before.first_error or str(failure) if before else str(failure),
             last_error=str(failure),
-            first_failed_at=before.first_failed_at if before else now.isoformat(timespec="milliseconds"),
-            next_attempt_at=None
-            if wait is None
-            else (now + timedelta(seconds=wait)).isoformat(timespec="milliseconds"),
+            first_failed_at=before.first_failed_at if before else in_milliseconds(now),
+            next_attempt_at=None if wait is None else in_milliseconds(now + timedelta(seconds=wait)),
         )
 
     def _known(self, failure: Failure) -> FailureRecord | None:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, NodeRecord, Wanted
 from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.ports import Clock, SystemClock
 
 
@@ -71,7 +72,7 @@ class InMemoryControlStore(ControlStore):
             known = [key for key in sorted(keys) if key in self._leases and self._is_alive(node)]
             taken = [key for key in known if not self._is_alive(self._leases[key].node)]
             for key in taken:
-                since = self._clock.now().isoformat(timespec="milliseconds")
+                since = in_milliseconds(self._clock.now())
                 self._leases[key] = replace(self._leases[key], node=node, term=self._leases[key].term + 1, since=since)
             return tuple(taken)
 

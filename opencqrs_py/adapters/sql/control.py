@@ -27,6 +27,7 @@ from opencqrs_py.control.records import (
     Wanted,
 )
 from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.times import in_milliseconds
 
 _PATIENCE = 2.0  # seconds to wait for a lock
 _KEPT_MS = 24 * 3_600 * 1_000  # how long a crashed node is shown
@@ -289,7 +290,7 @@ def _ms(seconds: float) -> int:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return in_milliseconds(datetime.now(UTC))
 
 
 def _written(node: Node) -> str:

@@ -24,6 +24,7 @@ from opencqrs_py.model.group_record import (
 )
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Reset
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.group_records import require_swapped
 
 _OF_REBUILD = "rebuild_"  # before the names of columns
@@ -109,7 +110,7 @@ class SqlGroupRecords:
         record = self.find(connection, group)
         if record is None or record.layout is None:
             if setting is not None:
-                at = datetime.now(UTC).isoformat(timespec="milliseconds")
+                at = in_milliseconds(datetime.now(UTC))
                 known = record or GroupRecord(group, "", None, at)
                 self.write(connection, replace(known, layout=RecordedLayout(tuple(partitions), setting)), record)
         else:

@@ -17,6 +17,7 @@ from opencqrs_py.errors import LayoutError
 from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, ProcessorState
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.ports import Carry
 
 REPARTITIONING = "opencqrs groups partitions"
@@ -119,7 +120,7 @@ def _row(partition: Partition, cursor: Cursor) -> dict[str, Any]:
         "attempt": 0 if failure is None else failure.attempts,
         "error": "" if failure is None else storable(failure.last_error, ERROR_LENGTH),
         "next_attempt_at": None if failure is None else failure.next_attempt_at,
-        "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "updated_at": in_milliseconds(datetime.now(UTC)),
         "log_fingerprint": cursor.fingerprint or None,
         "failure": failure_text(failure),
         "replay": None if cursor.replay is None else cursor.replay.text,

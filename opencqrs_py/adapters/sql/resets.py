@@ -18,6 +18,7 @@ from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, ProcessorState
 from opencqrs_py.model.replay import Replay, Reset, replay_after
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.ports import NeverHandled, ReplayEnd, ResetUnit
 
 
@@ -135,5 +136,5 @@ def _stopped_at(position: int, fingerprint: str) -> dict[str, Any]:
         "failure": None,
         "ahead": None,
         "checkpoint": None,
-        "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "updated_at": in_milliseconds(datetime.now(UTC)),
     }

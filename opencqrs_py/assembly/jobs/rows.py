@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from opencqrs_py.jobs.runs import JobRecord, JobRun
 from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.times import in_milliseconds
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.jobs.jobs import JobStatus
@@ -67,4 +68,4 @@ def run_row(run: JobRun) -> dict[str, Any]:
 
 def iso(moment: datetime | None) -> str | None:
     """Return a time in UTC as ISO 8601 with milliseconds, as JSON has it."""
-    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if moment is None else in_milliseconds(moment).replace("+00:00", "Z")

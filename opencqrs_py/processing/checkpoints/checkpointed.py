@@ -16,6 +16,7 @@ from opencqrs_py.model.chunk import NOTHING
 from opencqrs_py.model.inbox import GivenUp
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.checkpoints.participant_calls import NO_UNIT, ParticipantCalls
 from opencqrs_py.processing.checkpoints.participation import ClaimedPartition, Participation, logger
@@ -228,7 +229,7 @@ class CheckpointedProcessor(PartitionProcessor):
             claimed.positions.request(confirmed)  # the participants have flushed, and will not request again
             return Outcome(doubtful, failure=failure, checkpoint=True)
         claimed.positions.store(to)
-        self._checkpointed_at = self._clock.now().isoformat(timespec="milliseconds")
+        self._checkpointed_at = in_milliseconds(self._clock.now())
         done = Outcome(replace(stored, position=max(cursor.position, to)), checkpoint=True)
         return self._replay_ended(done) if done.cursor.replay is not None else done
 
@@ -425,7 +426,7 @@ class CheckpointedProcessor(PartitionProcessor):
                 raise _NotConfirmedError(error) from error
             done = super()._commit(cursor, portion, skip, pipelining=pipelining)
             positions.store(last)
-            self._checkpointed_at = self._clock.now().isoformat(timespec="milliseconds")
+            self._checkpointed_at = in_milliseconds(self._clock.now())
         positions.handle(last)
         return replace(done, handled=max(given, done.handled))
 
@@ -481,7 +482,7 @@ class CheckpointedProcessor(PartitionProcessor):
         status = self.checkpoint_status()
         if status != self._published:
             known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING)
-            now = self._clock.now().isoformat(timespec="milliseconds")  # events are handled: it is not stuck
+            now = in_milliseconds(self._clock.now())  # events are handled: it is not stuck
             shown = PartitionStatus(*known, failure=cursor.failure, replay=cursor.replay, checkpoint=status)
             self._tracker.report(replace(shown, updated_at=now), cursor.epoch)
             self._published = status

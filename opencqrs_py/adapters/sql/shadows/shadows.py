@@ -40,6 +40,7 @@ from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
+from opencqrs_py.model.times import in_milliseconds
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -186,7 +187,7 @@ class Shadows(ABC):
             prepare(self._database, table)
         prepare(self._database, REBUILDS)
         known = self.record(group)
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        at = in_milliseconds(datetime.now(UTC))
         refused = known.refused if known is not None else ()
         begun = RebuildRecord(
             group,

@@ -15,6 +15,7 @@ from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import RebuildRecord, ShadowTable
+from opencqrs_py.model.times import in_milliseconds
 
 
 class BusyError(Exception):
@@ -128,6 +129,6 @@ def old_gone(group: str, place: str) -> RebuildError:
 
 def built_record(known: GroupRecord | None, swap: Swap) -> GroupRecord:
     """Return the record of a group whose tables were built by other handlers, from its own beginning."""
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    at = in_milliseconds(datetime.now(UTC))
     record = known or GroupRecord(swap.group, "", None, at)
     return replace(record, handlers=swap.handlers, sequencing=swap.sequencing, changes=(), selection=None)
