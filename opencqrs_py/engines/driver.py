@@ -46,8 +46,15 @@ class PartitionDriver:
 
     def __init__(self, run: GroupRun, cursor: Cursor, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
         schedule = None if run.processing.schedule is None else run.processing.schedule.schedule
-        decided = (run.back_off, run.on_exhausted, clock, run.on_undecodable, schedule)
-        self.supervised = SupervisedPartition(run.group, cursor, *decided)
+        self.supervised = SupervisedPartition(
+            run.group,
+            cursor,
+            run.back_off,
+            run.on_exhausted,
+            clock,
+            on_undecodable=run.on_undecodable,
+            schedule=schedule,
+        )
         self.processor = run.processing.processor(cursor.partition, clock)
         self.abandoned = False
         self._participates = run.processing.checkpointing is not None

@@ -121,13 +121,29 @@ class PartitionProcessor:
         self._caution = Caution() if caution is None else caution
         self._inbox: PartitionInbox | None = None
         self._batches: PartitionBatches | None = None
-        rest = (group, partition, feed.source)
         if parking is not None and schedule is not None:
-            then = (self._clock, self._handle, self._diagnosis.failure_of_handler)
-            self._batches = PartitionBatches(parking.inbox, schedule, *rest, batch_size, *then, dispatcher.wants)
+            self._batches = PartitionBatches(
+                parking.inbox,
+                schedule,
+                group,
+                partition,
+                feed.source,
+                batch_size=batch_size,
+                clock=self._clock,
+                handle=self._handle,
+                failure_of=self._diagnosis.failure_of_handler,
+                wants=dispatcher.wants,
+            )
         elif parking is not None:
             self._inbox = PartitionInbox(
-                parking, *rest, lambda: self._batch_size, self._clock, self._handle, dispatcher.wants
+                parking,
+                group,
+                partition,
+                feed.source,
+                batch_size=lambda: self._batch_size,
+                clock=self._clock,
+                handle=self._handle,
+                wants=dispatcher.wants,
             )
         single = not (dispatcher.takes_several or dispatcher.uses_session)
         # How chunks are handled while events are parked now and then; ``None``: as always.
@@ -379,8 +395,16 @@ class PartitionProcessor:
         if record is None:
             now = in_milliseconds(self._clock.now())
             record = FailureRecord(event.position, event.id, event.type, 0, 0, "", "", now)
-        known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING, record.attempts, record.last_error)
-        self._tracker.report(PartitionStatus(*known, failure=replace(record, in_hand=True)), cursor.epoch)
+        status = PartitionStatus(
+            self.group,
+            self.partition,
+            cursor.stored,
+            ProcessorState.RUNNING,
+            attempt=record.attempts,
+            error=record.last_error,
+            failure=replace(record, in_hand=True),
+        )
+        self._tracker.report(status, cursor.epoch)
 
     def _moved(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Move the progress over events that no handler gets; what goes into the inbox is stored with it."""
@@ -507,11 +531,19 @@ class PartitionProcessor:
         return replace(moved, cursor=with_sequence(moved.cursor, entry.sequence_id))
 
     def _skip(self, cursor: Cursor, event: Event) -> Skip:
-        record, now = cursor.failure, in_milliseconds(self._clock.now())
-        reason = record.last_error if record is not None else ""
-        attempts = record.attempts if record is not None else max(1, cursor.attempt - 1)
-        known = (event.position, event.id, event.source, event.subject, event.type)
-        return Skip(self.group, self.partition, *known, attempts, reason, now)
+        record = cursor.failure
+        return Skip(
+            self.group,
+            self.partition,
+            event.position,
+            event_id=event.id,
+            event_source=event.source,
+            subject=event.subject,
+            event_type=event.type,
+            attempts=record.attempts if record is not None else max(1, cursor.attempt - 1),
+            reason=record.last_error if record is not None else "",
+            skipped_at=in_milliseconds(self._clock.now()),
+        )
 
     def _confirmed(self, cursor: Cursor) -> Cursor:
         """Return the cursor as it is stored, see ``Claim.confirmed``; events that were read before are read again.

@@ -137,9 +137,15 @@ class Turns:
 
     def _time_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
         if (turn := self._under_way.get(processor)) is not None:  # else it has returned after all
-            listed = len(call.chunk) if call.index is None else 0
-            what = (failure, listed, call.work.parked, call.sequence_id, (turn.so_far,))
-            _settle(turn.set_exception, TaskTimedOutError.of(TimedOut(processor.partition, *what)))
+            timed_out = TimedOut(
+                processor.partition,
+                failure,
+                listed=len(call.chunk) if call.index is None else 0,
+                parked=call.work.parked,
+                sequence_id=call.sequence_id,
+                outcomes=(turn.so_far,),
+            )
+            _settle(turn.set_exception, TaskTimedOutError.of(timed_out))
 
 
 turns_within = cache(Turns)

@@ -481,10 +481,17 @@ class CheckpointedProcessor(PartitionProcessor):
         """
         status = self.checkpoint_status()
         if status != self._published:
-            known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING)
-            now = in_milliseconds(self._clock.now())  # events are handled: it is not stuck
-            shown = PartitionStatus(*known, failure=cursor.failure, replay=cursor.replay, checkpoint=status)
-            self._tracker.report(replace(shown, updated_at=now), cursor.epoch)
+            shown = PartitionStatus(
+                self.group,
+                self.partition,
+                cursor.stored,
+                ProcessorState.RUNNING,
+                updated_at=in_milliseconds(self._clock.now()),  # events are handled: it is not stuck
+                failure=cursor.failure,
+                replay=cursor.replay,
+                checkpoint=status,
+            )
+            self._tracker.report(shown, cursor.epoch)
             self._published = status
 
     def _participating(self) -> ClaimedPartition:

@@ -247,9 +247,14 @@ class PartitionInbox:
 
     def change(self, portion: Portion) -> InboxChange:
         """Return what enters and leaves the inbox with a portion."""
-        limits = (self._rule.most_sequences, self._rule.most_of_sequence)
-        now, remainders = in_milliseconds(self._clock.now()), portion.remainders
-        return InboxChange(now, portion.behind, portion.waiting, (), *limits, remainders=remainders)
+        return InboxChange(
+            in_milliseconds(self._clock.now()),
+            added=portion.behind,
+            done=portion.waiting,
+            most_sequences=self._rule.most_sequences,
+            most_of_sequence=self._rule.most_of_sequence,
+            remainders=portion.remainders,
+        )
 
     def step(self, cursor: Cursor) -> Outcome | None:
         """Handle the first events of a sequence that is due; ``None`` if there is none."""

@@ -411,8 +411,18 @@ class PartitionBatches:
         return (Remainder(entry.sequence_id, cursor.tick),)
 
     def _skip(self, entry: InboxEntry, now: datetime) -> Skip:
-        known = (entry.position, entry.event_id, entry.event_source, entry.subject, entry.event_type)
-        return Skip(self._group, self._partition, *known, entry.attempts, entry.reason, in_milliseconds(now))
+        return Skip(
+            self._group,
+            self._partition,
+            entry.position,
+            event_id=entry.event_id,
+            event_source=entry.event_source,
+            subject=entry.subject,
+            event_type=entry.event_type,
+            attempts=entry.attempts,
+            reason=entry.reason,
+            skipped_at=in_milliseconds(now),
+        )
 
     def _skipped(self, cursor: Cursor, portion: Portion, entry: InboxEntry, skip: Skip, *, is_marked: bool) -> bool:
         rest = self._rest_after_skip(cursor, portion, entry, is_marked=is_marked)
