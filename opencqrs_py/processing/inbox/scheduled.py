@@ -185,29 +185,17 @@ class PartitionBatches:
     def _fetched(self, cursor: Cursor) -> Outcome | None:
         """Read the batches that are due; return an outcome if only their state was recorded."""
         tick = datetime.fromisoformat(cursor.tick or "")
-        times, chosen = TickTimes.of(tick, self._clock.now()), set[str]()
+        times = TickTimes.of(tick, self._clock.now())
         most = max(1 if cursor.isolate else self._rule.fetch_size, self._rule.size or 1)
         found = self._inbox.due(self._group, self._partition, tick, most, self._rule.fetching)
         if self._rule.expiring and (expired := _expired(found, self._clock.now())):
             return self._removed(cursor, expired)
-        postponed: list[Remainder] = []
-        batches: list[tuple[InboxEntry, ...]] = []
-        for entries in found:
-            batch = () if self._rule.size is None or self._rule.each else chosen_before(entries, times)
-            if batch:
-                chosen.add(entries[0].sequence_id)
-            else:
-                batch = eligible(entries, tick, self._rule.mode)
-            cut = len(entries) >= most and self._rule.fetching is Fetching.FIRST
-            if batch and cut and self._inbox.is_stuck(self._group, entries[0].sequence_id):
-                batch = ()
-            if batch:
-                batches.append(batch)
-            else:
-                waits = [one.due_at for one in entries if one.status.moves and one.due_at is not None]
-                free = all(one.status.moves for one in entries)
-                free = free and not (cut and self._inbox.is_stuck(self._group, entries[0].sequence_id))
-                postponed.append(Remainder(entries[0].sequence_id, max(waits, default=None) if free else None))
+        chosen: dict[str, tuple[InboxEntry, ...]] = {}
+        if self._rule.size is not None and not self._rule.each:
+            chosen = {those[0].sequence_id: those for those in (chosen_before(each, times) for each in found) if those}
+        tried = [self._tried(each, chosen.get(each[0].sequence_id, ()), tick, most) for each in found]
+        postponed = [one for one in tried if isinstance(one, Remainder)]
+        batches = [one for one in tried if not isinstance(one, Remainder)]
         entered = [entry for batch in batches for entry in batch]
         events = events_at(self._source, [entry.position for entry in entered])
         if (gone := first_lost(entered, events)) is not None:
@@ -223,6 +211,27 @@ class PartitionBatches:
         except UnorderedError as failed:
             return self._unordered(cursor, batches, failed)
         return Outcome(cursor) if postponed and not self._ready else None
+
+    def _tried(
+        self, entries: tuple[InboxEntry, ...], chosen: tuple[InboxEntry, ...], tick: datetime, most: int
+    ) -> tuple[InboxEntry, ...] | Remainder:
+        """Return the events of a sequence that are tried at a tick; if none is, when the sequence is tried.
+
+        Args:
+            entries: Its first events in the inbox.
+            chosen: Those that the tick has chosen before.
+            tick: Time of the tick.
+            most: Number of events that were asked for; with so many, there may be others.
+        """
+        sequence_id, batch = entries[0].sequence_id, chosen or eligible(entries, tick, self._rule.mode)
+        is_free = all(one.status.moves for one in entries)
+        if (batch or is_free) and len(entries) >= most and self._rule.fetching is Fetching.FIRST:
+            is_stuck = self._inbox.is_stuck(self._group, sequence_id)
+            batch, is_free = () if is_stuck else batch, is_free and not is_stuck
+        if batch:
+            return batch
+        waits = [one.due_at for one in entries if one.status.moves and one.due_at is not None]
+        return Remainder(sequence_id, max(waits, default=None) if is_free else None)
 
     def _unordered(self, cursor: Cursor, batches: Sequence[tuple[InboxEntry, ...]], failed: UnorderedError) -> Outcome:
         """Record a failed attempt of an event whose place in its batch cannot be determined; no handler was called."""

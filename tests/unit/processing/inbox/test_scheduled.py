@@ -786,12 +786,20 @@ def test_a_paused_event_is_never_tried_and_blocks_its_batch_in_fail_first_mode(
     assert sorted(world.positions) == [1, 2, 3]
 
 
-def test_a_paused_event_beyond_the_fetch_size_blocks_its_batch() -> None:
+def test_a_paused_event_beyond_the_fetch_size_blocks_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(["/a"] * 4, rule=replace(RULE, fetch_size=2))
     world.drain()
     world.change(4, lambda entry: entry.paused())
+    asked, is_stuck = list[str](), world.tracker.is_stuck
+
+    def noted(group: str, sequence_id: str) -> bool:
+        asked.append(sequence_id)
+        return is_stuck(group, sequence_id)
+
+    monkeypatch.setattr(world.tracker, "is_stuck", noted)
     world.pass_time(100)
     assert world.positions == []
+    assert asked == ["/a"]  # at the first tick: the sequence then waits for the person
 
 
 # ----------------------------------------------------------------------------------------------------------- filters
