@@ -137,7 +137,7 @@ class Lifecycle:
         patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
         result = RunResult((), {}, stopped=True)
         try:
-            while self.processors is not None and self.processors.going_on(until_caught_up=until_caught_up):
+            while (left := self.processors) is not None and left.going_on(until_caught_up=until_caught_up):
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             patience = DONE_PATIENCE

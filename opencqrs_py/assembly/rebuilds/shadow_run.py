@@ -70,15 +70,15 @@ class ShadowRun:
         Raises:
             RebuildError: OCQ-630, if another process has taken partitions over: this one has stopped claiming them.
         """
-        if self._life.processors is not None:
-            self._life.processors.check()
+        if (processors := self._life.processors) is not None:
+            processors.check()
         if self._is_lost:
             raise ended_elsewhere(self._group.name)
 
     def hasten(self) -> None:
         """Have progress be stored without delay."""
-        if self._life.processors is not None:
-            self._life.processors.hasten(self._group.name)
+        if (processors := self._life.processors) is not None:
+            processors.hasten(self._group.name)
 
     def limit(self, limit: Limit) -> None:
         """Read the log as far as a limit allows."""
