@@ -629,14 +629,10 @@ class Application:
             return self.jobs.run_here(runner, name, ids, timeout)
         from opencqrs_py.assembly.jobs.company import alone  # noqa: PLC0415 loads SQLAlchemy
 
-        is_open = self._life.spark.in_use  # by groups that run in this process
-        jobs, parts = self.jobs, self._job_assembly().parts(only=name)
-        try:
+        with self._life.spark.used(DONE_PATIENCE):
+            jobs, parts = self.jobs, self._job_assembly().parts(only=name)
             with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
                 return jobs.run_here(runner, name, ids, timeout)
-        finally:
-            if not is_open:
-                self._life.spark.close(DONE_PATIENCE)
 
     def _named_in_code(self) -> None:
         """Bind the settings to the existing groups and jobs."""

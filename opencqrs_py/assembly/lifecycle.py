@@ -82,6 +82,7 @@ class Lifecycle:
         self._started_in, self.last_result = os.getpid(), None
         try:
             self.resources.open()
+            self.spark.enter(self)
             begin()
             enable_loggers()  # which a resource of the project may have disabled
             serving, processors = self.serving, self.processors  # a stop in another thread takes them at any moment
@@ -112,7 +113,7 @@ class Lifecycle:
         partitions = [*self._in_hand, *(processors.partitions() if processors is not None else ())]
         self._in_hand = [each for each in partitions if each.state not in _ENDED]
         self.processors = None
-        self.spark.close(max(0.0, until - time.monotonic()))
+        self.spark.leave(self, max(0.0, until - time.monotonic()))
         lingering = processors.lingering() if processors is not None else ()
         if not self._starting.locked():  # a start in another thread uses what is open until its end
             self._close(lingering)

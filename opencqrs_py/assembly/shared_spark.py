@@ -1,7 +1,10 @@
-"""The Spark of an application: what its groups and jobs share from its first use until the next stop."""
+"""The Spark of an application: what its groups and jobs share until the last of them ends."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import Blueprint
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 
 class SharedSpark:
     """Opens sessions of Spark as settings say, once for all groups and jobs of an application.
+
+    Groups that were started together are one user, and so is each job that runs on its own; the last closes it.
 
     Args:
         settings: The section ``spark``.
@@ -27,11 +32,8 @@ class SharedSpark:
         self._blueprint = blueprint
         self._name = name
         self._sessions: Sessions | None = None
-
-    @property
-    def in_use(self) -> bool:
-        """Whether groups or jobs have used it since the last ``close``."""
-        return self._sessions is not None
+        self._users: set[object] = set()
+        self._lock = Lock()  # held briefly, around the two above
 
     def another(self) -> SharedSpark:
         """Return what opens a separate session with the same settings; a given session stays the same."""
@@ -43,15 +45,40 @@ class SharedSpark:
         Args:
             verbose: Whether Spark's own log is shown; only the first caller's value applies.
         """
-        if self._sessions is None:
-            self._sessions = self._made(verbose=verbose)
-        return self._sessions
+        sessions = self._sessions or self._made(verbose=verbose)  # without the lock, as the check may take long
+        with self._lock:
+            self._sessions = self._sessions or sessions  # those of another thread that was faster
+            return self._sessions
 
-    def close(self, patience: float) -> None:
-        """Close the session, if one was opened; wait at most ``patience`` seconds for what runs in it."""
-        sessions, self._sessions = self._sessions, None
+    def enter(self, user: object) -> None:
+        """Keep the session open until this user leaves."""
+        with self._lock:
+            self._users.add(user)
+
+    def leave(self, user: object, patience: float) -> None:
+        """Close the session unless it has other users; a user may leave again, or without having entered.
+
+        Args:
+            user: What was given to ``enter``.
+            patience: Most seconds to wait for what runs in the session.
+        """
+        with self._lock:
+            self._users.discard(user)
+            if self._users:
+                return
+            sessions, self._sessions = self._sessions, None
         if sessions is not None:
             sessions.close(patience)
+
+    @contextmanager
+    def used(self, patience: float) -> Iterator[None]:
+        """Keep the session open until the end of the block, which leaves it with this patience."""
+        user = object()
+        self.enter(user)
+        try:
+            yield
+        finally:
+            self.leave(user, patience)
 
     def _made(self, *, verbose: bool) -> Sessions:
         from opencqrs_py.engines.spark.masters import require_form  # noqa: PLC0415 as below

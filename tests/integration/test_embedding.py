@@ -19,7 +19,9 @@ from support.observers import Watching
 from support.sqlite import is_open, opened_connections, rows_of
 
 from opencqrs_py import Application, Observer
+from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.errors import AssemblyError
+from opencqrs_py.jobs.runs import RunStatus
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
@@ -241,6 +243,67 @@ def test_signal_handlers_of_the_host_are_kept(handlers, tmp_path, engine):
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+JOBS = """
+from opencqrs_py import job
+
+meanwhile = []
+
+@job("long")
+def long() -> None:
+    for each in meanwhile:
+        each()
+
+@job("short")
+def short() -> None:
+    pass
+"""
+
+
+class Sessions:
+    """Sessions of Spark that open none, and record when they are closed."""
+
+    def __init__(self) -> None:
+        self.closed: list[float] = []
+
+    def close(self, patience: float) -> None:
+        self.closed.append(patience)
+
+
+def run_short(application: Application) -> None:
+    with ThreadPoolExecutor(1) as another:
+        assert another.submit(application.run_job, "short").result().status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "closed_after_the_job"),
+    [
+        ([run_short], True),
+        ([lambda application: application.start(["seen"])], False),
+        ([lambda application: application.start(["seen"]), Application.stop], True),
+    ],
+    ids=["another job", "a start", "a start and a stop"],
+)
+def test_a_session_is_open_until_the_last_job_or_run_that_uses_it_ends(
+    handlers, make_module, tmp_path, monkeypatch, meanwhile, closed_after_the_job
+):
+    monkeypatch.setattr(SharedSpark, "_made", lambda _self, **_: Sessions())
+    jobs, closed = make_module(JOBS), []
+
+    def use() -> None:
+        sessions = application._life.spark.sessions(verbose=False)
+        for each in meanwhile:
+            each(application)
+            assert application._life.spark.sessions(verbose=False) is sessions
+        closed.append(sessions.closed)
+        assert sessions.closed == []
+
+    with Application(THREAD, [handlers, jobs], tmp_path) as application:
+        jobs.meanwhile.append(use)
+        assert application.run_job("long").status is RunStatus.SUCCEEDED
+        assert len(closed[0]) == closed_after_the_job
+    assert len(closed[0]) == 1
 
 
 # At the end of the process
