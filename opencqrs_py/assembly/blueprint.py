@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -95,41 +96,66 @@ class Blueprint:
         return self.database.event_store.value
 
     def discover(self) -> Discovered:
-        """Import the modules and find the handlers; once per process."""
-        if self.modules not in _discoveries:
-            _discoveries[self.modules] = _discovered(self.modules)
-            _imports[self.modules] = _imports_of(self.modules)
-        return _discoveries[self.modules]
+        """Import the modules and find the handlers; once per process.
+
+        Threads that do so at the same moment get what the first has found. None waits for another: an import runs the
+        user's code, which may itself wait for a thread, or for a lock of the containers.
+        """
+        if (known := _discoveries.get(self.modules)) is None:
+            made = _Discovery(_discovered(self.modules), _imports_of(self.modules))
+            with _lock:
+                known = _discoveries.setdefault(self.modules, made)
+        return known.found
 
     @property
     def discovered(self) -> Discovered | None:
         """What ``discover`` has found; ``None`` before it is called, and after ``forget``."""
-        return _discoveries.get(self.modules)
+        known = _discoveries.get(self.modules)
+        return None if known is None else known.found
 
     def injector(self) -> ContainerInjector:
         """Return what the user's containers provide; imports nothing if no module declares one."""
         return self.discover().injector if self.modules.containers else ContainerInjector()
 
-    def forget(self) -> None:
-        """Have the next ``discover`` make the project's containers and handler classes again."""
-        _discoveries.pop(self.modules, None)
+    def forget(self, found: Discovered) -> bool:
+        """Have the next ``discover`` make the project's containers and handler classes again.
+
+        Args:
+            found: What is to be forgotten.
+
+        Returns:
+            Whether it was known until now; ``False`` if another thread was faster.
+        """
+        with _lock:
+            if self.discovered is not found:
+                return False
+            del _discoveries[self.modules]
+            return True
 
     def forget_outdated(self) -> None:
         """Forget what was found if a module was imported again since, or a provider was overridden.
 
         Not while an application of this process runs with it.
         """
-        found = self.discovered
-        if found is None or found.injector.in_use:
+        known = _discoveries.get(self.modules)
+        if known is None or known.found.injector.in_use:
             return
-        imports = zip(_imports[self.modules], _imports_of(self.modules), strict=True)
-        if found.injector.is_outdated or any(before is not now for before, now in imports):
-            found.injector.close_resources(was_user=False)
-            self.forget()
+        imports = zip(known.imports, _imports_of(self.modules), strict=True)
+        is_outdated = known.found.injector.is_outdated or any(before is not now for before, now in imports)
+        if is_outdated and self.forget(known.found):
+            known.found.injector.close_resources(was_user=False)
 
 
-_discoveries: dict[UserModules, Discovered] = {}
-_imports: dict[UserModules, tuple[object, ...]] = {}  # the import of each module as of the last discovery
+@dataclass(frozen=True, slots=True, eq=False)
+class _Discovery:
+    """What a discovery has found, and the import of each module that it has inspected."""
+
+    found: Discovered
+    imports: tuple[object, ...]
+
+
+_discoveries: dict[UserModules, _Discovery] = {}
+_lock = Lock()  # held briefly, while they are changed
 
 
 def _imports_of(modules: UserModules) -> tuple[object, ...]:
@@ -358,4 +384,4 @@ class ProjectResources:
         was_user, self._is_user = self._is_user, False
         if found.injector.close_resources(was_user=was_user):
             self._found = found
-            self._blueprint.forget()
+            self._blueprint.forget(found)
