@@ -196,14 +196,7 @@ def modules_of(handlers: Sequence[Any]) -> UserModules:
                 f"handlers must be modules, functions or classes, got {each!r}; import it and pass the imported object"
             )
     homes = [each.__name__ if isinstance(each, ModuleType) else home_of(each) for each in handlers]
-    if "__main__" in homes:
-        what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"
-        fix = "put them into a module of their own and import it"
-        raise AssemblyError("OCQ-513", what, str(getattr(sys.modules["__main__"], "__file__", "__main__")), fix)
-    if unknown := next((home for home in homes if home not in sys.modules), None):
-        what = f"the module '{unknown}' was not imported in the usual way: it is not in sys.modules"
-        fix = "import it by its name; or register it there before its code runs: sys.modules[module.__name__] = module"
-        raise AssemblyError("OCQ-513", what, fix=fix)
+    _require_importable(homes)
     references = frozenset(
         f"{home}:{EVERYTHING}" if isinstance(each, ModuleType) else reference_of(each, sys.modules[home])
         for each, home in zip(handlers, homes, strict=True)
@@ -213,6 +206,22 @@ def modules_of(handlers: Sequence[Any]) -> UserModules:
     files = tuple(str(sys.modules[name].__file__) for name in modules)
     whole = all(isinstance(each, ModuleType) for each in handlers)
     return UserModules(modules, roots, files, None if whole else references)
+
+
+def _require_importable(names: Sequence[str]) -> None:
+    """Refuse modules that other processes could not import: OCQ-513."""
+    if "__main__" in names:
+        what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"
+        fix = "put them into a module of their own and import it"
+        raise AssemblyError("OCQ-513", what, str(getattr(sys.modules["__main__"], "__file__", "__main__")), fix)
+    if unknown := next((name for name in names if name not in sys.modules), None):
+        what = f"the module '{unknown}' was not imported in the usual way: it is not in sys.modules"
+        fix = "import it by its name; or register it there before its code runs: sys.modules[module.__name__] = module"
+        raise AssemblyError("OCQ-513", what, fix=fix)
+    if lost := next((name for name in names if not getattr(sys.modules[name], "__file__", None)), None):
+        what = f"the module '{lost}' has no file from which other processes could import it"
+        fix = "put its handlers into a file and import that; of a folder without __init__.py, pass its modules"
+        raise AssemblyError("OCQ-513", what, fix=fix)
 
 
 def _root_of(module: ModuleType) -> str:

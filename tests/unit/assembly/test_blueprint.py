@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from opencqrs_py import Application
 from opencqrs_py.assembly import blueprint as module
-from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.blueprint import Blueprint, modules_of
+from opencqrs_py.errors import AssemblyError
 
 HANDLERS = """
 from collections.abc import Iterator
@@ -89,3 +92,36 @@ def test_threads_that_find_outdated_containers_at_the_same_moment_close_them_onc
         blueprint.forget_outdated()
         assert blueprint.discover() is newer[0] is not found
     assert handlers.closed == [1]
+
+
+def made_by_hand(*_: Any) -> Any:
+    made = ModuleType("made_by_hand")
+    exec("def handle(event): pass", vars(made))
+    return made
+
+
+def handler_made_by_hand(*_: Any) -> Any:
+    return made_by_hand().handle
+
+
+def folder_without_init(folder: Any, monkeypatch: Any) -> Any:
+    (folder / "folder_of_modules").mkdir()
+    monkeypatch.syspath_prepend(folder)
+    return __import__("folder_of_modules")
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (made_by_hand, "made_by_hand"),
+        (handler_made_by_hand, "made_by_hand"),
+        (folder_without_init, "folder_of_modules"),
+        (lambda *_: len, "builtins"),
+    ],
+)
+def test_a_module_without_a_file_is_refused_with_a_fix(monkeypatch, tmp_path, made, name):
+    monkeypatch.setitem(sys.modules, "made_by_hand", ModuleType("made_by_hand"))
+    monkeypatch.delitem(sys.modules, "folder_of_modules", raising=False)
+    with pytest.raises(AssemblyError, match=rf"OCQ-513\] the module '{name}' has no file from which") as raised:
+        modules_of([made(tmp_path, monkeypatch)])
+    assert "pass its modules" in raised.value.fix
