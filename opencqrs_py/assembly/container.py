@@ -23,6 +23,7 @@ from opencqrs_py.assembly.code.fingerprint import CodeReader
 from opencqrs_py.assembly.code.group_code import code_reader_for, group_code, resolver_fingerprint
 from opencqrs_py.assembly.code.loaded_code import NO_CODE, LoadedCode
 from opencqrs_py.assembly.conditions import (
+    as_made,
     decide_back_off,
     decide_clock,
     decide_controller,
@@ -59,6 +60,7 @@ from opencqrs_py.assembly.reading import (
 )
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config.choices import Tracking
 from opencqrs_py.engines.checkpointing import make_checkpointing
 from opencqrs_py.engines.parts import group_processing, make_dispatcher, make_replay_rule
 from opencqrs_py.errors import AssemblyError
@@ -276,6 +278,12 @@ def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> 
 
     Progress in memory is kept, too: without it all events would be handled again.
     """
+    to_reset = [
+        provider
+        for group in groups
+        for name, provider in group.providers.items()
+        if isinstance(provider, providers.ThreadSafeSingleton) and not (name == "tracker" and _is_in_memory(group))
+    ]
     if container.database_choice().ref:
         container.database.reset()
         container.transactions.reset()
@@ -290,11 +298,16 @@ def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> 
     ):
         if choice().provider:
             part.reset()
-    for group in groups:
-        for name, provider in group.providers.items():
-            in_memory = name == "tracker" and isinstance(provider(), InMemoryProgressTracker)
-            if isinstance(provider, providers.ThreadSafeSingleton) and not in_memory:
-                provider.reset()
+    for provider in to_reset:
+        provider.reset()
+
+
+def _is_in_memory(group: GroupContainer) -> bool:
+    """Return whether the progress of a group is in memory; not if it could not be decided where it is."""
+    choice = as_made(group.tracking(), group.tracker)
+    if choice.provider and not choice.error:
+        return isinstance(group.tracker(), InMemoryProgressTracker)
+    return choice.choice == Tracking.IN_MEMORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ import pytest
 from dependency_injector import providers
 
 from opencqrs_py import Application, Event
+from opencqrs_py.errors import ExplainedError
 
 HANDLERS = """
 from collections.abc import Iterator
 
 from dependency_injector import containers, providers
-from opencqrs_py import Event, event_handling
+from opencqrs_py import Event, InMemoryProgressTracker, event_handling
 
 said = []
 
@@ -119,3 +120,25 @@ def test_a_reloaded_module_is_inspected_again(
     importlib.reload(module)
     handle(make(module))
     assert module.said == ["real 10"]
+
+
+BROKEN = "broken = providers.Singleton(InMemoryProgressTracker, providers.Callable(eval, '1 / 0'))"
+
+
+@pytest.mark.parametrize(
+    ("tracker", "shown"),
+    [("missing", "'missing'"), ("broken", "division by zero")],
+    ids=["an unknown provider", "a provider that raises"],
+)
+def test_conditions_show_a_wrong_progress_tracker_also_after_a_start_that_failed_for_it(
+    tmp_path: Path, make_module: Callable[[str], Any], tracker: str, shown: str
+) -> None:
+    module = make_module(HANDLERS.format(kind="Resource(opened)\n    " + BROKEN))
+    reference = {"event-handling.standard.progress.tracker-ref": tracker}
+    with Application({**SETTINGS, **reference}, [module], tmp_path) as application:
+        for _ in range(2):
+            with pytest.raises(ExplainedError):
+                application.start()
+            wrong = [each for each in application.conditions() if each.error]
+            assert {(each.group, each.subject) for each in wrong} == {("g", "progress.tracking")}
+            assert shown in wrong[0].reason
