@@ -13,6 +13,7 @@ from typing import Any
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.group_names import unknown_group
+from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import InboxError
@@ -430,9 +431,9 @@ class InboxControl:
     def _skips(self, tracker: ParkingTracker, removed: Sequence[InboxEntry], reason: str) -> list[Skip]:
         """Return the records of events of one sequence that leave; ``reason`` is followed by the last error."""
         group, sequence_id, now = removed[0].group, removed[0].sequence_id, in_milliseconds(self._now())
-        known = [status.partition for status in tracker.statuses() if status.group == group]
-        configured = layout(self._groups[group].life_cycle.partitions)
-        partition = next(each for each in known or configured if each.owns(sequence_id))
+        settings = self._groups[group]
+        partitions = (*partitions_of(tracker, settings), *layout(settings.life_cycle.partitions))  # rows may be lost
+        partition = next(each for each in partitions if each.owns(sequence_id))
         return [_skip(entry, partition, reason, now) for entry in removed]
 
     def _sequences(self, which: InboxFilter) -> Iterator[tuple[str, ParkingTracker, list[InboxEntry]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,9 @@ from opencqrs_py.config import load
 from opencqrs_py.errors import AssemblyError, InboxError
 from opencqrs_py.model import layout
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.group_record import GroupRecord, RecordedLayout
 from opencqrs_py.model.inbox import FailedAttempt, InboxChange, InboxEntry, InboxStatus
+from opencqrs_py.model.progress import PartitionStatus, Skip
 from opencqrs_py.processing.ports import ProgressTracker
 from opencqrs_py.testing import FakeClock
 
@@ -351,6 +353,34 @@ def test_a_skip_is_recorded_with_its_reason_the_person_and_the_last_error(inbox,
     assert skip.reason == "a test (skipped by ada@desk; last error: ValueError: 2)"
     inbox.skip(InboxFilter(event="id-2"), "a test")
     assert inbox.skips(InboxFilter(("loans",), event="id-2"))[0].reason == "a test (skipped by ada@desk)"
+
+
+class LostRow(InMemoryProgressTracker):
+    """A tracker that has lost a row of progress, and keeps the skips that it is given."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self.lost, self.given = lost, list[Skip]()
+
+    def statuses(self) -> list[PartitionStatus]:
+        return [each for each in super().statuses() if each.partition.residue != self.lost]
+
+    def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
+        self.given += skips
+        return super().change(group, change)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_an_event_can_be_skipped_although_the_progress_of_its_partition_is_lost(inbox_of, lost, recorded):
+    tracker = LostRow(lost)
+    record = GroupRecord("loans", layout=RecordedLayout(layout(2), 1) if recorded else None)
+    tracker.claim("loans", layout(2), 0, "owner", keep=lambda _: record)
+    inbox = inbox_of(filled(tracker, *(entry(number, f"sequence {number}") for number in range(1, 9))))
+    inbox.skip(LOANS, "a test")
+    assert sorted(skip.position for skip in tracker.given) == list(range(1, 9))
+    assert all(skip.partition.owns(f"sequence {skip.position}") for skip in tracker.given)
+    assert {skip.partition for skip in tracker.given} >= ({*layout(2)} if recorded else {layout(2)[1 - lost]})
 
 
 def test_a_user_without_a_name_is_recorded_by_uid(inbox, monkeypatch):
