@@ -108,7 +108,8 @@ class InMemoryProgressTracker(
             whole = set(self._recorded_layout(group) or layout or partitions)
             if gone := next((one for one in partitions if one not in whole), None):
                 raise LayoutChangedError.of(group, [(one.modulus, one.residue) for one in sorted(whole)], str(gone))
-            held = self._check_layout(group, whole)
+            held = self._partitions(group)
+            _check_layout(group, held, whole)
             if keep is not None:
                 self._records[group] = keep(self._found(group, tuple(sorted(whole)), partitions))
             for partition in whole - held:
@@ -144,9 +145,9 @@ class InMemoryProgressTracker(
         never_handled: NeverHandled = nothing_ahead,
     ) -> Iterator[ResetUnit]:
         group = reset.group
-        known = {partition for name, partition in self._progress if name == group}
+        known = self._known(group)
         if known - set(layout):
-            self._check_layout(group, set(layout))
+            _check_layout(group, known, set(layout))
         with ExitStack() as in_hand:
             for partition in sorted(layout):
                 in_hand.enter_context(self._gate((group, partition)))
@@ -187,8 +188,8 @@ class InMemoryProgressTracker(
     def repartition(
         self, group: str, partitions: Sequence[Partition], carry: Carry, *, setting: int | None = None
     ) -> Mapping[Partition, Cursor]:
-        known = [partition for name, partition in self._progress if name == group]
-        leaving = sorted(set(known) - set(partitions))
+        known = self._known(group)
+        leaving = sorted(known - set(partitions))
         if not leaving and (not known or setting is None):
             what = f"group '{group}' has no progress yet" if not known else f"group '{group}' has these partitions"
             raise LayoutError("OCQ-615", what, f"group {group}", "start it first")
@@ -196,7 +197,7 @@ class InMemoryProgressTracker(
             for partition in leaving:
                 in_hand.enter_context(self._gate((group, partition)))
             in_hand.enter_context(self._lock)
-            carried = dict(carry({one: self._standing((group, one)) for one in known}))
+            carried = dict(carry({one: self._standing((group, one)) for one in sorted(known)}))
             skips = {one: self._progress.pop((group, one)).skips for one in leaving}
             for partition, cursor in carried.items():
                 self._progress[group, partition] = _Row(
@@ -221,8 +222,8 @@ class InMemoryProgressTracker(
     def ending_replay(self, group: str, cursor: Cursor, *, after_inbox: bool = False) -> Iterator[ReplayEnd | None]:
         key = (group, cursor.partition)
         with ExitStack() as in_turn:
-            for each in sorted(one for one in self._progress if one[0] == group):
-                in_turn.enter_context(self._gate(each))
+            for each in sorted(self._known(group)):
+                in_turn.enter_context(self._gate((group, each)))
             self._check(key, cursor)
             with self._lock:
                 row = self._progress.get(key)
@@ -292,8 +293,8 @@ class InMemoryProgressTracker(
     @override
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
         with ExitStack() as in_hand:
-            for key in sorted(key for key in self._progress if key[0] == group):
-                in_hand.enter_context(self._gate(key))
+            for partition in sorted(self._known(group)):
+                in_hand.enter_context(self._gate((group, partition)))
             in_hand.enter_context(self._lock)
             try:
                 self._inbox = self._inbox.changed(group, change)
@@ -387,13 +388,14 @@ class InMemoryProgressTracker(
         has_begun = any(name == group for name, _ in self._progress)
         return record.layout.partitions if has_begun and record is not None and record.layout is not None else ()
 
-    def _check_layout(self, group: str, whole: set[Partition]) -> set[Partition]:
-        held = {partition for name, partition in self._progress if name == group}
-        if held and held != whole:
-            has = counted(len(held), "partition")
-            what = f"group '{group}' has progress for {has}, but is started with {len(whole)}"
-            raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
-        return held
+    def _known(self, group: str) -> set[Partition]:
+        """Return the partitions of a group that have progress, for callers that do not hold the lock."""
+        with self._lock:
+            return self._partitions(group)
+
+    def _partitions(self, group: str) -> set[Partition]:
+        """Return the partitions of a group that have progress, for callers that hold the lock."""
+        return {partition for name, partition in self._progress if name == group}
 
     def _seen(self, key: _Key, row: _Row) -> PartitionStatus:
         status = self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)
@@ -464,6 +466,13 @@ class InMemoryProgressTracker(
             if is_gone or (row is not None and (row.position, row.epoch) != (cursor.stored, cursor.epoch)):
                 msg = f"progress of group '{key[0]}' partition {key[1]} was taken over by another processor"
                 raise FencedError(msg)
+
+
+def _check_layout(group: str, held: set[Partition], whole: set[Partition]) -> None:
+    if held and held != whole:
+        has = counted(len(held), "partition")
+        what = f"group '{group}' has progress for {has}, but is started with {len(whole)}"
+        raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
 
 
 def _cursor(row: _Row, partition: Partition) -> Cursor:
