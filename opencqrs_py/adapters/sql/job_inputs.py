@@ -36,7 +36,7 @@ from opencqrs_py.processing.ports import UnitOfWork
 
 _MOST_NAMED = 1_000  # ids in a statement
 _LARGEST = 2**63 - 1
-_WHOLE = re.compile("0|-?[1-9][0-9]*")
+_WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")  # as many digits as the largest has; Python refuses to convert thousands
 _LIMITS = ("_limit_clause", "_offset_clause", "_fetch_clause", "_distinct_on")  # of a select: it depends on its order
 _CASTS = "select a key that is a whole number, a text or a UUID, or cast() it to one"
 
@@ -224,7 +224,7 @@ def _whole(id_: JobId) -> int | None:
     """Return a whole number; on the command line it is a text."""
     if isinstance(id_, str) and not _WHOLE.fullmatch(id_):
         return None
-    return number if -_LARGEST <= (number := int(id_)) <= _LARGEST else None
+    return number if -_LARGEST - 1 <= (number := int(id_)) <= _LARGEST else None
 
 
 def _text(id_: JobId) -> str | None:
