@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, insert, select, text
+from sqlalchemy import delete, func, insert, select, text
+from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker, progress
@@ -37,6 +39,16 @@ class TestSqlGroupRecords(GroupRecordsContract):
     @pytest.fixture
     def another(self, open_database: Callable[[], Database]) -> SqlProgressTracker:
         return SqlProgressTracker(open_database())
+
+    def test_a_group_whose_rebuild_cannot_be_read_does_not_count_as_never_rebuilt(
+        self, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert tracker.rebuilt(["group"]) == []  # there are no tables yet
+        tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
+        unreadable = SimpleNamespace(c=SimpleNamespace(group_name=func.no_such_function()))
+        monkeypatch.setattr(tracker._records, "_rebuilds", unreadable)
+        with pytest.raises(DBAPIError):
+            tracker.rebuilt(["group"])
 
     @pytest.mark.parametrize("lost", [1, 2])
     def test_a_claim_finds_that_progress_is_lost(

@@ -178,6 +178,15 @@ def test_inserts_by_other_programs_into_the_schema_are_serialised_too(database: 
     assert store.head() == 2
 
 
+def test_before_its_schema_exists_no_group_has_been_rebuilt(database: Database) -> None:
+    assert SqlProgressTracker(database).rebuilt(["group"]) == []
+    with database.reading() as connection:
+        assert (
+            NAME
+            not in connection.exec_driver_sql("SELECT schema_name FROM information_schema.schemata").scalars().all()
+        )
+
+
 def test_statements_of_handlers_still_use_the_default_schema(database: Database, url: str) -> None:
     tracker = SqlProgressTracker(database)
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, select, update
-from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.shadows.rebuild_rows import rebuild_of
@@ -62,7 +61,7 @@ class SqlGroupRecords:
             return []
 
     def rebuilt(self, groups: Collection[str]) -> list[GroupRecord]:
-        """Return the records of those of some groups that have had a rebuild; none if there is no table yet.
+        """Return the records of those of some groups that have had a rebuild; none if there is no table or schema yet.
 
         Each heartbeat calls it, and must not wait for a connection that handlers use.
         """
@@ -72,10 +71,6 @@ class SqlGroupRecords:
                 found = [self.find(connection, name) for name in sorted(names & set(groups))]
         except TableMissingError:
             return []
-        except DBAPIError as error:
-            if self._database.is_outage(error):
-                raise
-            return []  # its schema does not exist yet
         return [record for record in found if record is not None]
 
     def find(self, connection: Connection, group: str) -> GroupRecord | None:
