@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -56,7 +57,7 @@ def _filters(*, skipped: bool = False) -> Callable[[F], F]:
             waits_for = None if status == _SKIPPED else status
             return command(which=InboxFilter(groups, waits_for, sequence, event, position), **others)
 
-        decorated: Any = _named_as(command, wrapped)
+        decorated: Any = wraps(command)(wrapped)
         statuses = click.Choice([*_STATUSES, _SKIPPED] if skipped else _STATUSES)
         for option in (
             click.option("--event", type=Text(), metavar="ID", help="With this CloudEvents id."),
@@ -85,7 +86,7 @@ def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
         _print_left_out(inbox, which, "not changed")
         _print_steps(steps, command.__name__.removesuffix("_command"), dry_run=dry_run, as_json=as_json)
 
-    decorated: Any = _filters()(_by_position(_named_as(command, wrapped)))
+    decorated: Any = _filters()(_by_position(wraps(command)(wrapped)))
     for option in (
         click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing."),
         click.option("--all", "every", is_flag=True, help="All that wait, if no other option selects events."),
@@ -106,12 +107,6 @@ def _print_left_out(inbox: InboxControl, which: InboxFilter, fate: str) -> bool:
         waiting = counted(count, "event waits", "events wait")
         print_line(f"{waiting} in the inbox of group {name}, which has no handler here: {fate}", "yellow")
     return bool(others)
-
-
-def _named_as(command: Callable[..., Any], wrapped: F) -> F:
-    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    wrapped.__dict__.update(command.__dict__)
-    return wrapped
 
 
 @click.group("inbox")

@@ -195,10 +195,6 @@ class Configuration:
                 found.update(dict.fromkeys(secrets_in(value)))
         return tuple(found)
 
-    def masked_url(self, url: str) -> str:
-        """Return ``url`` with its password shown as ``***``."""
-        return mask_url(url)
-
     def _path_of(self, key: str) -> Path:
         """Return the path of the setting that ``key`` names."""
         path = self._merged.index.path_of(key, self._merged.names)

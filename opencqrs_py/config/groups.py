@@ -334,9 +334,6 @@ GROUP_FAMILY = Family(
 )
 """The settings of all groups, and how each is inherited."""
 
-LEAVES = GROUP_FAMILY.leaves
-"""All settings of a group, in their order."""
-
 _CHECKED_LATER = {  # not when settings are read
     ("fetch", "initial_position"),
     ("sequence", "resolution"),
@@ -344,9 +341,6 @@ _CHECKED_LATER = {  # not when settings are read
     ("batch", "ordering_ref"),
 }
 OriginOf: TypeAlias = Callable[[LeafName, Mapping[LeafName, Inherited]], object]
-
-inherited = GROUP_FAMILY.inherited
-"""Each setting of a group with the level that decided it; see :meth:`Family.inherited`."""
 
 
 def effective_group(settings: "Settings", name: str, origin_of: OriginOf | None = None) -> EffectiveGroup:

@@ -320,7 +320,7 @@ class SqlInbox:
         for before, after in change.changed:
             self._update(connection, group, before, after)
             if after.due_at is None and not change.each:
-                self._free_first(connection, group, after, change.next_due)
+                self._free_firsts(connection, group, [key_of(after.sequence_id)], change.next_due)
         if change.removed:
             self._remove(connection, group, change)
         for remainder in change.remainders:
@@ -379,23 +379,10 @@ class SqlInbox:
             those &= columns.status.in_(_MOVING) & columns.due_ms.is_(None)
             connection.execute(update(self._table).where(those).values(due_ms=ms_of(due)))
 
-    def _free_first(self, connection: Connection, group: str, entry: InboxEntry, due: str) -> None:
-        """Have the first event of an entry's sequence tried from a time on, if it has none and is not for a person."""
-        sequence = key_of(entry.sequence_id)
-        if (first := self._first(connection, group, sequence)) is not None:
-            self._free(connection, group, sequence, first, due)
-
     def _first(self, connection: Connection, group: str, sequence: SequenceKey) -> int | None:
         left = select(func.min(self._table.c.position)).where(self._in(group, sequence))
         first: int | None = connection.execute(left).scalar()
         return first
-
-    def _free(self, connection: Connection, group: str, sequence: SequenceKey, position: int, due: str) -> None:
-        """Have the event that is the first of a sequence now tried from a time on, if it is not for a person."""
-        columns = self._table.c
-        moves = columns.status.in_(_MOVING)
-        first = self._in(group, sequence) & (columns.position == position) & moves & columns.due_ms.is_(None)
-        connection.execute(update(self._table).where(first).values(due_ms=ms_of(due)))
 
     def _update(self, connection: Connection, group: str, before: InboxEntry, after: InboxEntry) -> None:
         changed = {

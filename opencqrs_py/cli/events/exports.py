@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import click
 
@@ -31,6 +31,16 @@ from opencqrs_py.processing.ports import EventSource, report_unfinished
 
 _STANDARD_OUTPUT = "-"
 _COMPRESSED = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
+
+
+class _Exported(NamedTuple):
+    """The result, as JSON has it."""
+
+    file: str
+    events: int
+    after: int
+    upto: int
+    seconds: float
 
 
 @click.command("export")
@@ -90,8 +100,7 @@ def export_command(
     if after > head:  # a position of another store, or of one before it was restored: the next events would be left out
         what = f"--after {after:,} is beyond the newest event, which is at position {head:,}"
         print_line(f"nothing found: {what}; is this the right event store?", "yellow")
-    result = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
-    _print(result, as_json=as_json)
+    _print(_Exported(file, events, after, max(after, upto), round(seconds, 3)), as_json=as_json)
 
 
 def _check_replaceable(file: str, *, overwrite: bool) -> None:
@@ -154,11 +163,10 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-def _print(result: dict[str, object], *, as_json: bool) -> None:
-    to_file = result["file"] != _STANDARD_OUTPUT
-    events, seconds = int(str(result["events"])), float(str(result["seconds"]))
+def _print(result: _Exported, *, as_json: bool) -> None:
+    to_file = result.file != _STANDARD_OUTPUT
     if as_json and to_file:
-        print_json(result)
+        print_json(result._asdict())
     elif not as_json:
-        line = summed_up(events, events, "exported") + rate(events, seconds)
+        line = summed_up(result.events, result.events, "exported") + rate(result.events, result.seconds)
         (stdout() if to_file else stderr()).print(line, markup=False)

@@ -7,12 +7,12 @@ from pydantic import ValidationError
 
 from opencqrs_py.config.choices import Controller, Resolution, RetryPolicy, Tracking
 from opencqrs_py.config.groups import (
+    GROUP_FAMILY,
     EffectiveGroup,
     FetchSettings,
     GroupSettings,
     RetrySettings,
     effective_group,
-    inherited,
 )
 from opencqrs_py.config.inheritance import Level
 from opencqrs_py.config.jobs import effective_job
@@ -76,7 +76,7 @@ def test_leaves_of_one_section_are_inherited_one_by_one():
 def test_null_resets_a_value_of_the_standard():
     given = settings({"fetch": {"subject": "/a"}}, books={"fetch": {"subject": None}})
     assert effective_group(given, "books").fetch.subject == "/"
-    decision = inherited(given, "books")["fetch", "subject"]
+    decision = GROUP_FAMILY.inherited(given, "books")["fetch", "subject"]
     assert (decision.level, decision.reset) == (Level.OWN, True)
 
 
