@@ -186,21 +186,21 @@ class ApplicationContainer(containers.DeclarativeContainer):
     """What the groups share, made from the application's blueprint."""
 
     blueprint: providers.Dependency[Blueprint] = providers.Dependency()
-    said = blueprint.provided
-    database_rule = said.database
-    found: providers.Provider[Discovered] = said.discover.call()
-    injector: providers.Provider[ContainerInjector] = said.injector.call()
+    of_blueprint = blueprint.provided
+    database_rule = of_blueprint.database
+    found: providers.Provider[Discovered] = of_blueprint.discover.call()
+    injector: providers.Provider[ContainerInjector] = of_blueprint.injector.call()
 
     opened: providers.Dependency[OpenedStores] = providers.Dependency()
     event_database = providers.ThreadSafeSingleton(
-        OpenedStores.open, opened, said.event_store_url, said.database.event_schema
+        OpenedStores.open, opened, of_blueprint.event_store_url, of_blueprint.database.event_schema
     )
     log_database = providers.Callable(
         log_database_for,
         opened,
-        said.event_store_url,
-        said.database.event_schema,
-        said.mapping,
+        of_blueprint.event_store_url,
+        of_blueprint.database.event_schema,
+        of_blueprint.mapping,
         event_database.provider,
     )
     event_store_of_url = providers.Callable(
@@ -208,21 +208,21 @@ class ApplicationContainer(containers.DeclarativeContainer):
         opened,
         providers.Callable(
             open_event_store,
-            said.event_store_url,
-            said.api_token,
+            of_blueprint.event_store_url,
+            of_blueprint.api_token,
             log_database.provider,
-            said.mapping,
-            said.database.event_store.origin,
+            of_blueprint.mapping,
+            of_blueprint.database.event_store.origin,
         ),
     )
     event_store_choice = providers.ThreadSafeSingleton(choose_event_store, database_rule, injector.provider)
     event_store = providers.ThreadSafeSingleton(
         event_store_for, event_store_choice, injector.provider, event_store_of_url.provider
     )
-    clock_choice = providers.ThreadSafeSingleton(decide_clock, said.clock_ref, injector)
+    clock_choice = providers.ThreadSafeSingleton(decide_clock, of_blueprint.clock_ref, injector)
     clock = providers.ThreadSafeSingleton(clock_for, clock_choice, injector)
     observers = providers.ThreadSafeSingleton(observers_of, injector)
-    code_reader = providers.ThreadSafeSingleton(code_reader_for, said.modules)
+    code_reader = providers.ThreadSafeSingleton(code_reader_for, of_blueprint.modules)
     database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, found.provided.injector)
     database = providers.ThreadSafeSingleton(
         open_database, database_choice, found.provided.injector, database_rule, event_database.provider, opened
@@ -266,10 +266,10 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
         database_choice=container.database_choice,
         database=container.database,
         database_tracker=container.database_tracker,
-        events=container.said.events,
+        events=container.of_blueprint.events,
         clock=container.clock,
         code_reader=container.code_reader,
-        rebuilding=container.said.rebuilding,
+        rebuilding=container.of_blueprint.rebuilding,
     )
 
 

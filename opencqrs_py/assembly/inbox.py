@@ -140,14 +140,14 @@ class _Command:
     Attributes:
         done: What is logged of it.
         plan: Returns what is to be done with the events of a sequence, all that wait, in their order.
-        unfit: Which status events must have to be changed; empty if any will do.
+        fits: Which status events must have to be changed; empty if any will do.
         reason: What is recorded of events that leave; empty if none do.
         frees: Whether what is left of a sequence may be tried at once.
     """
 
     done: str
     plan: Callable[[Sequence[InboxEntry]], list[InboxStep]]
-    unfit: str = ""
+    fits: str = ""
     reason: str = ""
     frees: bool = False
 
@@ -396,8 +396,8 @@ class InboxControl:
             steps += done
         if not steps:  # which may be so since processors or other people have changed them just now
             found = Counter(entry.status.value for entry in self.entries(which))
-            unfit = command.unfit or ("still to be tried" if found.keys() == {InboxStatus.EXPIRED.value} else "")
-            raise self._unfit(which, found, unfit) if found and unfit else self._nothing(which)
+            fits = command.fits or ("still to be tried" if found.keys() == {InboxStatus.EXPIRED.value} else "")
+            raise self._unfit(which, found, fits) if found and fits else self._nothing(which)
         return steps
 
     def _change_sequence(
@@ -482,10 +482,10 @@ class InboxControl:
             return InboxError("OCQ-605", f"nothing{' else' if where else ''} waits in the inbox", where)
         return InboxError("OCQ-605", f"nothing in the inbox matches {which}", where, "look at opencqrs inbox list")
 
-    def _unfit(self, which: InboxFilter, found: Counter[str], unfit: str) -> InboxError:
+    def _unfit(self, which: InboxFilter, found: Counter[str], fits: str) -> InboxError:
         said = f" {which}" if str(which) else ""
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
-        what = f"none of the events that match{said} is {unfit}: {statuses}"
+        what = f"none of the events that match{said} is {fits}: {statuses}"
         return InboxError("OCQ-605", what, self._not_searched(which), "look at opencqrs inbox list")
 
     def _not_searched(self, which: InboxFilter) -> str:

@@ -88,8 +88,8 @@ class Launch:
         on_spark = all(each.processing.engine == EngineName.SPARK for each in by_name.values())
         handling = self._groups_in_frames(by_name) if on_spark else None
         meanwhile = None if handling is None else threads_of_driver(self.configuration.settings.spark) + handling
-        self.stores.coordinate(meanwhile)
-        lost, coordinated = LostPartitions(), partial(self.stores.coordinate, handling)
+        self.stores.bound_connections(meanwhile)
+        lost, coordinated = LostPartitions(), partial(self.stores.bound_connections, handling)
         engines = self._engines(by_name, (lost, observer), lay_out(by_name), coordinated)
         store, starting = self.container.control_store(), {each.name for each in chosen}
         groups = [

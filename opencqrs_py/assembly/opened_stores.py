@@ -69,9 +69,9 @@ class OpenedStores:
             self._sources.append(source)
         return source
 
-    def coordinate(self, handling: int | None) -> None:
-        """Note that this process coordinates, and how many of its threads handle events; ``None``: all may."""
-        self._coordinated = handling
+    def bound_connections(self, handling_threads: int | None) -> None:
+        """Bound the connections of a process that coordinates by its threads that handle events; ``None``: all may."""
+        self._coordinated = handling_threads
         for database in self._shared.values():
             database.bound(**self._bound)
 

@@ -423,7 +423,7 @@ class Database(Inherited):
     @override
     def leave_to_parent(self) -> None:
         """In a fork: open new connections, and close none of the parent. A database in memory is a copy of its own."""
-        self.guard.free()
+        self.guard.leave_to_parent()
         if self._slots is not None:
             self._slots = Slots(self._slots.most, self.label)
         if not self.guard.outlives_connections:

@@ -145,7 +145,7 @@ class SqlEventStore(SqlEventSource, EventStore):
 
 
 def _is_short(events: Iterable[Event]) -> TypeGuard[Sequence[Event]]:
-    """Return whether all the events, few and not large, are already stored."""
+    """Return whether the events are a sequence, few, and not large."""
     if not isinstance(events, Sequence) or not 0 < len(events) <= _ROWS_AT_ONCE:
         return False
     return sum(len(event.payload or "") for event in events) <= _CHARACTERS_PER_STATEMENT

@@ -113,12 +113,12 @@ class Jobs:
     """
 
     def __init__(self, parts: KnownJobs) -> None:
-        self._parts = parts
+        self._known = parts
         self._desk = JobDesk(parts.store, parts.rules)
 
     def statuses(self) -> list[JobStatus]:
         """Return all jobs, by name, by a number of statements that does not grow with them."""
-        parts, nodes = self._parts, self._parts.view().alive.values()
+        parts, nodes = self._known, self._known.view().alive.values()
         view, last = parts.store.look(), parts.store.last_runs()
         return [
             JobStatus(
@@ -145,7 +145,7 @@ class Jobs:
         Raises:
             JobError: OCQ-667 for a name that is not a job.
         """
-        return self._parts.store.history(None if name is None else self._named(name).name, limit)
+        return self._known.store.history(None if name is None else self._named(name).name, limit)
 
     def request(
         self,
@@ -171,9 +171,9 @@ class Jobs:
             ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
         """
         run = self._asked(name, ids, by, trigger, key)
-        is_new = self._parts.store.request(run)
+        is_new = self._known.store.request(run)
         self._wake()
-        stands = self._parts.store.find(run.id) or run
+        stands = self._known.store.find(run.id) or run
         if (stands.job, stands.ids) != (run.job, run.ids):
             fix = "use a new key for each run; reuse a key only to repeat a call"
             raise KeyReusedError(
@@ -222,7 +222,7 @@ class Jobs:
             ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
         """
         run = replace(self._asked(name, ids, None, Trigger.MANUAL), reserved=runner.node())
-        self._parts.store.request(run)
+        self._known.store.request(run)
         return runner.run_here(run.id, timeout)
 
     def find(self, run: str) -> JobRun:
@@ -231,7 +231,7 @@ class Jobs:
         Raises:
             JobError: OCQ-668, if there is no such run.
         """
-        found = self._parts.store.find(run)
+        found = self._known.store.find(run)
         if found is None:
             raise JobError("OCQ-668", f"there is no run '{run}'", fix="opencqrs jobs runs lists them")
         return found
@@ -273,15 +273,15 @@ class Jobs:
         Raises:
             JobError: OCQ-667 for a name that is not a job; OCQ-668, if the job has no such run that has not ended.
         """
-        runs, by = self._parts.store.look().runs, by or actor()
-        is_left = name not in self._parts.rules and any(each.job == name for each in runs)
+        runs, by = self._known.store.look().runs, by or actor()
+        is_left = name not in self._known.rules and any(each.job == name for each in runs)
         job = name if is_left else self._named(name).name
         there = [each.id for each in runs if each.job == job]
         if run is not None and run not in there:
             what = f"job '{job}' has no run '{run}' that has not ended"
             raise JobError("OCQ-668", what, fix=f"opencqrs jobs runs {job} lists its runs")
         said = f"cancelled by {by}" + (f": {reason}" if reason else "")
-        alive_now = (lambda: self._parts.view().alive) if is_left else None
+        alive_now = (lambda: self._known.view().alive) if is_left else None
         ended = [self._desk.cancel(each, said, by, alive_now) for each in ([run] if run is not None else there)]
         self._wake()
         return [each for each in ended if each is not None]
@@ -293,7 +293,7 @@ class Jobs:
             JobError: OCQ-667 for a name that is not a job; OCQ-669, if it has no schedule.
         """
         job = self._named(name).name
-        rule, view = self._parts.rules[job], self._parts.store.look([job])
+        rule, view = self._known.rules[job], self._known.store.look([job])
         if rule.ticking.schedule is None:
             fix = f"set one of jobs.{job}.triggers.cron, fixed-rate and fixed-delay"
             raise JobError("OCQ-669", f"job '{job}' has no schedule", f"job {job}", fix)
@@ -304,10 +304,10 @@ class Jobs:
     def runners(self, name: str) -> list[str]:
         """Return the names of the living processes that run a job."""
         job = self._named(name).name
-        return sorted(node.name for node in self._parts.view().alive.values() if job in node.jobs)
+        return sorted(node.name for node in self._known.view().alive.values() if job in node.jobs)
 
     def _wake(self) -> None:
-        runner = self._parts.runner()
+        runner = self._known.runner()
         if runner is not None:
             runner.wake()
 
@@ -320,14 +320,14 @@ class Jobs:
     def _recorded(self, name: str) -> str:
         """Return the name under which a job is recorded, or will be."""
         job = self._named(name).name
-        raise_together([*respelled([job], self._parts.store.look().records)])
+        raise_together([*respelled([job], self._known.store.look().records)])
         return job
 
     def _named(self, name: str) -> Job:
-        known = {canonical(job.name): job for job in self._parts.jobs}
+        known = {canonical(job.name): job for job in self._known.jobs}
         found = known.get(canonical(name))
         if found is None:
-            names = [job.name for job in self._parts.jobs]
+            names = [job.name for job in self._known.jobs]
             close = nearest(name, names)
             fix = f"did you mean {close}?" if close else f"jobs: {listed(names) or 'none'}"
             raise UnknownJobError("OCQ-667", f"there is no job '{name}'", fix=fix)

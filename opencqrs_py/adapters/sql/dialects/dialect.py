@@ -131,7 +131,7 @@ class FileGuard:
     def forget(self) -> None:
         """Forget the file, since all connections are closed."""
 
-    def free(self) -> None:
+    def leave_to_parent(self) -> None:
         """In a fork: let its threads write, since the parent's threads, which may have been writing, do not exist.
 
         A file that the parent has open cannot be used there.

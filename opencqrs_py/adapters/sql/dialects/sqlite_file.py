@@ -173,7 +173,7 @@ class SqliteFile(FileGuard):
         self.identity = ""
 
     @override
-    def free(self) -> None:
+    def leave_to_parent(self) -> None:
         if self._holder != get_ident():  # else it is forked within a transaction, which ends in both processes
             self._free, self._holder = Lock(), None
         if self._identity in FILES_OF_PARENT and self._path is not None:
