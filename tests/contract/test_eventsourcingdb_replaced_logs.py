@@ -137,9 +137,7 @@ def test_in_version_1_an_empty_log_is_an_outage_until_it_has_events(
     known = store.fingerprint(50)
     lose_disk(server)
     for look in (store.head, lambda: store.read(50, 10, ALL), lambda: store.verify(50, known)):
-        with pytest.raises(
-            EventSourcingDbUnavailableError, match=r"although event 49 existed.*the server has lost it"
-        ):
+        with pytest.raises(EventSourcingDbUnavailableError, match=r"although event 49 existed.*the server has lost it"):
             look()
     write(server, 1)
     with pytest.raises(EventStoreError, match=REPLACED + ".*but now the log ends at event 0"):
