@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.layouts import LayoutResult
     from opencqrs_py.assembly.resets import ResetResult
     from opencqrs_py.assembly.status import GroupStatus
+    from opencqrs_py.model.partition import Partition
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -232,7 +233,10 @@ def _tell_layout(application: Application, result: LayoutResult, *, as_json: boo
     if as_json:
         print_json(_layout_as_json(result))
     else:
-        _print_layout(result, stopped=application.control.is_stopped(result.group, result.positions))
+        control = application.control
+        stopped = control.is_stopped(result.group)
+        partitions = () if stopped or not control.is_stopped(result.group, result.positions) else (*result.positions,)
+        _print_layout(result, stopped=stopped, partitions=partitions)
 
 
 def _layout_as_json(result: LayoutResult) -> dict[str, Any]:
@@ -249,7 +253,7 @@ def _layout_as_json(result: LayoutResult) -> dict[str, Any]:
     }
 
 
-def _print_layout(result: LayoutResult, *, stopped: bool) -> None:
+def _print_layout(result: LayoutResult, *, stopped: bool, partitions: Sequence[Partition]) -> None:
     from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for these commands
 
     name = result.group
@@ -264,8 +268,8 @@ def _print_layout(result: LayoutResult, *, stopped: bool) -> None:
         more = f"; up to {until:,} without what its sequences have handled before" if until is not None else ""
         print_line(f"  {name}:{partition} continues after {position:,}{more}", "default")
     if not result.dry_run:
-        what = "the new partitions are"
-        for line in continuation(name, stopped=stopped, running=result.running, what=what):
+        stopped = stopped or bool(partitions)
+        for line in continuation(name, stopped=stopped, running=result.running, partitions=partitions):
             print_line(line, "default")
 
 

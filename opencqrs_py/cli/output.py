@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -120,17 +120,20 @@ def print_line(text: str, style: str = "dim") -> None:
         stderr().print(clean(text), style=style, markup=False, soft_wrap=True)
 
 
-def continuation(group: str, *, stopped: bool, running: bool, what: str = "it is") -> list[str]:
+def continuation(group: str, *, stopped: bool, running: bool, partitions: Sequence[object] = ()) -> list[str]:
     """Return the line that says what continues a changed group; none if a process does.
 
     Args:
         group: The group.
-        stopped: Whether the group, or what was changed of it, stays stopped until a command starts it.
+        stopped: Whether the group, or its changed partitions, stay stopped until a command starts them.
         running: Whether a live node runs it.
-        what: What is stopped.
+        partitions: The changed partitions, if they alone are stopped: a start of the group would start others, too.
     """
+    if stopped and partitions:
+        names = " ".join(f"{group}:{each}" for each in partitions)
+        return [f"{group}: the new partitions are stopped; opencqrs groups start {names} lets them continue there"]
     if stopped:
-        return [f"{group}: {what} stopped; opencqrs groups start {group} continues there"]
+        return [f"{group}: it is stopped; opencqrs groups start {group} lets it continue there"]
     return [] if running else [f"{group}: no process runs it; the next opencqrs run continues there"]
 
 

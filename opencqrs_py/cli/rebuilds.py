@@ -175,7 +175,7 @@ def _result_as_json(result: RebuildResult, state: str) -> dict[str, Any]:
 
 
 def _result_lines(result: RebuildResult, what: str, *, stopped: bool = False) -> list[str]:
-    from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for this command
+    from opencqrs_py.model.naming import counted, listed  # noqa: PLC0415 only for this command
     from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 as above
 
     swapped = [one.name for one in result.tables if one.fate in (Fate.SWAPPED, Fate.ADDED)]
@@ -187,9 +187,11 @@ def _result_lines(result: RebuildResult, what: str, *, stopped: bool = False) ->
             lines.append(f"{result.group}: if handlers read that, it was empty; name it in rebuild.shared-tables then")
     if what == "was rebuilt":
         lines.append(f"{result.group}: the old tables are kept until --drop-old or --undo")
-    if result.before != result.after:
+    if len(result.before) != len(result.after):
         again = f"{result.group} has {counted(len(result.after), 'partition')} again"
         lines.append(f"{again} ({len(result.before)} before)")
+    elif result.before != result.after:
+        lines.append(f"{result.group} has its former partitions again: {listed(map(str, sorted(result.after)))}")
     return lines + continuation(result.group, stopped=stopped, running=result.running)
 
 

@@ -183,7 +183,8 @@ def test_a_command_that_changes_nothing_also_says_that_a_process_runs_the_group(
 
 
 CONTINUED = "catalog: no process runs it; the next opencqrs run continues there\n"
-STARTED = "catalog: {} stopped; opencqrs groups start catalog continues there\n"
+STARTED = "catalog: it is stopped; opencqrs groups start catalog lets it continue there\n"
+STARTED_ALONE = "catalog: the new partitions are stopped; opencqrs groups start {} lets them continue there\n"
 
 
 def test_a_change_of_a_stopped_group_names_the_command_that_continues_it(world: World) -> None:
@@ -196,15 +197,17 @@ def test_a_change_of_a_stopped_group_names_the_command_that_continues_it(world: 
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     assert told(*reset).endswith(CONTINUED)
     told("stop", "catalog")
-    assert told(*reset).endswith(STARTED.format("it is"))
+    assert told(*reset).endswith(STARTED)
     for change in ("partitions", "Catalog", "2"), ("split", "catalog:0/2"), ("merge", "catalog:0/4"):
-        assert told(*change).endswith(STARTED.format("the new partitions are"))
+        assert told(*change).endswith(STARTED)
     assert "stopped" not in told(*reset, "--dry-run")
     told("start", "catalog")
     assert told("partitions", "catalog", "4").endswith(CONTINUED)
-    told("stop", "catalog:0/4")
-    assert told("split", "catalog:0/4").endswith(STARTED.format("the new partitions are"))
-    assert told("split", "catalog:1/4").endswith(CONTINUED)
+    told("stop", "catalog:0/4", "catalog:1/4")
+    assert told("split", "catalog:0/4").endswith(STARTED_ALONE.format("catalog:0/8 catalog:4/8"))
+    told("start", "catalog:0/8", "catalog:4/8")
+    assert {one["partition"] for one in world.statuses() if one["wanted"] == "stopped"} == {"1/4"}
+    assert told("split", "catalog:2/4").endswith(CONTINUED)
     assert told(*reset).endswith(CONTINUED)
 
 
@@ -212,7 +215,7 @@ def test_a_reset_of_a_group_that_starts_only_by_command_names_the_command(world:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     by_command = ("--set", "event-handling.groups.catalog.life-cycle.auto-start=false")
     ran = world.project.opencqrs("groups", "reset", "catalog", "--to", "tail", *by_command)
-    assert ran.err.endswith(STARTED.format("it is"))
+    assert ran.err.endswith(STARTED)
 
 
 @pytest.mark.release

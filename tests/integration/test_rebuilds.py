@@ -119,7 +119,7 @@ def test_undo_brings_back_the_partitions_that_were_changed_since_the_swap(
     with caplog.at_level(logging.INFO), world.application() as application:
         undone = application.rebuilds.undo("catalog")
     assert (undone.before, undone.after) == (layout(3), layout(2))
-    assert "group catalog has 2 partitions again, and had 3" in caplog.messages
+    assert "group catalog has its former partitions again: 0/2, 1/2" in caplog.messages
     assert _result_lines(undone, "has its old tables back") == [
         "catalog has its old tables back, up to position 98: lent",
         "catalog has 2 partitions again (3 before)",

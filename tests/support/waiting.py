@@ -140,6 +140,7 @@ class WaitingWorld:
         exhausted = OnExhausted.STOP if scheduled else OnExhausted.PARK
         self.run = GroupRun(processing, layout(self.partitions), lambda: 0, NoRetry(), exhausted)
         group = SimpleNamespace(
+            name=GROUP,
             processing=SimpleNamespace(mode=Mode.SCHEDULED if scheduled else Mode.STREAMING),
             batch=SimpleNamespace(mode=BatchMode.ALL if self.schedule and self.schedule.each else BatchMode.FAIL_FIRST),
             life_cycle=SimpleNamespace(partitions=self.partitions),

@@ -28,7 +28,7 @@ from opencqrs_py.assembly.rebuilds.shadow_build import (
 )
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import RebuildError
-from opencqrs_py.model.naming import counted, listed
+from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, ShadowTable
 
@@ -234,10 +234,10 @@ class Rebuilds:
             swap = Swap(filled.record, code.handlers, code.sequencing, reached, named, fills)
             with self._renewed(group.name) as running:
                 swapped = shadows.swap(swap, timeout)
+        known = partitions_of(self._parts[group.name].tracker(), group)
         shadows.drop_shadow(group.name)
         text = "group %s was rebuilt by %s: its tables are those up to position %d"
         _log.info(text, group.name, actor(), swapped.position)
-        known = partitions_of(self._parts[group.name].tracker(), group)
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running, known, known)
 
     @_explaining
@@ -299,11 +299,11 @@ class Rebuilds:
         before = partitions_of(tracker, group)
         with self._renewed(group.name) as running:
             swapped = shadows.undo(group.name, timeout, self._fills(group, shadows))
-        after = partitions_of(tracker, group)
         text = "the old tables of group %s were put back by %s: they are those up to position %d"
         _log.info(text, group.name, actor(), swapped.position)
+        after = partitions_of(tracker, group)
         if before != after:
-            _log.info("group %s has %s again, and had %d", group.name, counted(len(after), "partition"), len(before))
+            _log.info("group %s has its former partitions again: %s", group.name, listed(map(str, after)))
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running, before, after)
 
     @_explaining

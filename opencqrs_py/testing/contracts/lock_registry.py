@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
@@ -58,9 +59,10 @@ class LockRegistryContract:
     def obtain(self, registry: LockRegistry, another: LockRegistry) -> Iterator[Obtain]:
         """Yield a function that returns a lock of one of the two registries, and releases it at the end."""
         nodes = {id(each): _Node() for each in (registry, another)}
-        yield lambda registry, name: _NodeLock(nodes[id(registry)], registry, name)
-        for node in nodes.values():
-            node.end()
+        with ExitStack() as ending:
+            for node in nodes.values():
+                ending.callback(node.end)
+            yield lambda registry, name: _NodeLock(nodes[id(registry)], registry, name)
 
     @pytest.fixture
     def mine(self, registry: LockRegistry, obtain: Obtain) -> Lock:
@@ -203,17 +205,17 @@ class _Node:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of a function; fail if it does not return in time."""
-        return self._result(
-            self._begin(function, *arguments), f"{function.__name__}({', '.join(map(repr, arguments))})"
-        )
+        name = getattr(function, "__name__", "call")
+        return self._result(self._begin(function, *arguments), f"{name}({', '.join(map(repr, arguments))})")
 
     def end(self) -> None:
         """Release all locks. A call that waits is not awaited: it may wait for a lock of the other node."""
         releases = [self._begin(lock.release) for lock in self._held]
         self._calls.put(None)
         if not self._is_stuck:
-            for release in releases:
-                self._result(release, "release()")
+            with ExitStack() as ending:  # each is awaited, also if another has failed
+                for release in releases:
+                    ending.callback(self._result, release, "release()")
 
     def _begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         future = Future[Any]()

@@ -7,7 +7,7 @@ import pytest
 from opencqrs_py.adapters.sql.shadows.shadows import Comparison
 from opencqrs_py.assembly.rebuilds.rebuilds import RebuildResult
 from opencqrs_py.cli.rebuilds import _comparison_as_json, _comparison_lines, _result_lines
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.rebuild import Fate, ShadowTable
 
 WHOLE = Partition(1, 0)
@@ -19,8 +19,8 @@ TABLES = (ShadowTable("loans", "table", Fate.SWAPPED), ShadowTable("readers", "t
     [
         (True, False, []),
         (False, False, ["catalog: no process runs it; the next opencqrs run continues there"]),
-        (False, True, ["catalog: it is stopped; opencqrs groups start catalog continues there"]),
-        (True, True, ["catalog: it is stopped; opencqrs groups start catalog continues there"]),
+        (False, True, ["catalog: it is stopped; opencqrs groups start catalog lets it continue there"]),
+        (True, True, ["catalog: it is stopped; opencqrs groups start catalog lets it continue there"]),
     ],
 )
 def test_the_result_names_tables_that_handlers_may_have_found_empty_and_what_continues(
@@ -35,6 +35,24 @@ def test_the_result_names_tables_that_handlers_may_have_found_empty_and_what_con
         *continuation,
     ]
     assert not any("empty" in line for line in _result_lines(result, "was undone"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (layout(3), layout(2), "catalog has 2 partitions again (3 before)"),
+        (
+            (Partition(2, 0), Partition(4, 1), Partition(4, 3)),
+            (Partition(4, 0), Partition(4, 2), Partition(2, 1)),
+            "catalog has its former partitions again: 1/2, 0/4, 2/4",
+        ),
+    ],
+)
+def test_an_undo_names_the_partitions_that_come_back(
+    before: tuple[Partition, ...], after: tuple[Partition, ...], line: str
+) -> None:
+    result = RebuildResult("catalog", 98, TABLES, 0.1, True, before, after)  # noqa: FBT003 as it is running
+    assert _result_lines(result, "has its old tables back")[-1] == line
 
 
 def test_a_comparison_names_the_tables_it_leaves_out() -> None:

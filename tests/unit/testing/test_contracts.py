@@ -104,6 +104,27 @@ def test_a_registry_with_one_lock_for_names_that_differ_fails(failing, key):
     assert names == {"test_locks_with_different_names_are_independent"}
 
 
+def test_all_locks_are_released_even_if_releases_fail():
+    released = []
+
+    class Failing:
+        def obtain(self, name):
+            return self
+
+        def release(self):
+            released.append(self)
+            raise RuntimeError("no release")
+
+    mine, theirs = Failing(), Failing()
+    obtaining = lock_registry.LockRegistryContract.obtain.__wrapped__(None, mine, theirs)
+    obtain = next(obtaining)
+    for registry in (mine, mine, theirs):
+        obtain(registry, "a")
+    with pytest.raises(RuntimeError, match="no release"):
+        next(obtaining)
+    assert sorted(map(id, released)) == sorted(map(id, (mine, mine, theirs)))
+
+
 def test_a_source_whose_fingerprint_does_not_identify_the_log_fails(failing):
     names, _ = failing("""
 import pytest
