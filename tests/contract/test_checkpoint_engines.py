@@ -457,6 +457,7 @@ def test_the_driver_never_handles_events_of_participants_itself(spark: Engines) 
     board = Board()
     world = spark.world(board, partitions=1).given(3)
     sessions = Sessions(spark.context)
+    sessions.will_start = "local[2]"
     run = spark.run(world)
     engine = SparkEngine([run], "me", sessions, spark.watching, meanwhile=Meanwhile(2))
     spark.made.append(engine)

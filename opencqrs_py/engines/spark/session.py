@@ -149,8 +149,7 @@ class Sessions:
     @property
     def will_start(self) -> str:
         """The master on which ``open`` will start a session; empty if one exists already."""
-        is_there = self._session is not None or self._found() is not None
-        return "" if is_there else self._master
+        return "" if self._exists() else self._master
 
     def open(self) -> SparkSession:
         """Return the session that was passed in, else the one that is active in this process, else a new one.
@@ -163,7 +162,7 @@ class Sessions:
                 OCQ-350 to OCQ-352, if the master does not accept it; OCQ-416 or OCQ-417, if the existing one cannot
                 run groups.
         """
-        if current_thread() is main_thread() and self._session is None and self._found() is None:
+        if current_thread() is main_thread() and not self._exists():
             return self._opened_elsewhere()
         with self._being_opened:
             return self._opened()
@@ -241,12 +240,24 @@ class Sessions:
         Raises:
             EngineError: As ``open`` does, where it is known before the launch: OCQ-350, OCQ-351, OCQ-401.
         """
-        if self._session is None and self._found() is None:
+        if not self._exists():
             require_master(self._master, self._launch)
             find_java(os.environ)
         self._closed = False
         self._opening = Thread(target=self._open_for, args=(opened,), name="opencqrs-session", daemon=True)
         self._opening.start()
+
+    def _exists(self) -> bool:
+        """Return whether a session can be used at once. One that is being stopped only seems to exist.
+
+        Raises:
+            EngineError: OCQ-416 or OCQ-417, if it cannot run groups.
+        """
+        if self._session is not None:
+            return True
+        closing = _is_closing()  # first: what is found may be half closed although the stop has ended since
+        found = self._found()
+        return found is not None and (found is self._given or not closing)
 
     def _found(self) -> SparkSession | None:
         """Return the existing session, ``None`` if one has to be opened.
@@ -258,8 +269,7 @@ class Sessions:
             require_usable(self._given)
             return self._given
         refuse_connect(self._conf(), os.environ)
-        is_closing = OPENED.is_stopping or any(thread.is_alive() for thread in _closing)
-        if self._session is not None or is_closing:
+        if self._session is not None or _is_closing():
             return active_session()
         try:
             session = active_session()
@@ -589,6 +599,11 @@ def _is_news(record: logging.LogRecord) -> bool:
     """Return ``False`` for py4j's record, with a trace, that the JVM is gone: also while Spark starts."""
     message = record.msg  # may be anything, such as a data frame, whose comparison has no truth value
     return not isinstance(message, str) or message != "Exception while sending command."
+
+
+def _is_closing() -> bool:
+    """Return whether a session is being stopped, or will be as soon as it is open."""
+    return OPENED.is_stopping or any(thread.is_alive() for thread in _closing)
 
 
 def _taken(queue: SimpleQueue[SparkSession | BaseException]) -> SparkSession | BaseException | None:

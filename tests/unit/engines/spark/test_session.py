@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event as Signal
-from threading import current_thread, main_thread
+from threading import Thread, current_thread, main_thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -205,6 +205,46 @@ def test_waiting_users_never_get_a_session_that_is_being_stopped(startable, monk
     assert found[0] is found[1]
     assert startable == ["started", "stopped", "started"]
     OPENED._uses.clear()
+
+
+def test_a_session_that_is_being_stopped_does_not_count_as_existing(startable, monkeypatch):
+    """Otherwise its start would wait for the stop on the thread of the caller, even on the main thread."""
+    may_end, waiting = Signal(), []
+    first, second = Sessions(SessionSettings()), Sessions(SessionSettings())
+    stop = first.open().stop
+    first._session.stop = lambda: may_end.wait(SECONDS) and stop()
+    first.close(0)
+    await_stops = OPENED.await_stops
+
+    def end_and_wait() -> None:
+        waiting.append(current_thread())
+        may_end.set()
+        await_stops()
+
+    monkeypatch.setattr(OPENED, "await_stops", end_and_wait)
+    assert second.will_start == "local[*]"
+    second.open()
+    assert waiting
+    assert main_thread() not in waiting
+    assert second.will_start == ""
+    second.close(SECONDS)
+    assert startable == ["started", "stopped"] * 2
+
+
+def test_a_session_that_will_be_stopped_once_it_is_open_does_not_count_as_existing(startable, monkeypatch, tmp_path):
+    first, others = Sessions(SessionSettings()), Sessions(SessionSettings())
+    given = Sessions(SessionSettings(), SimpleNamespace(sparkContext=Context("local[2]", tmp_path, "true")))
+    first.open()
+    may_end = Signal()
+    opening = Thread(target=may_end.wait, args=(SECONDS,))
+    opening.start()
+    monkeypatch.setattr("opencqrs_py.engines.spark.session._closing", [opening])
+    assert [each.will_start for each in (first, others, given)] == ["", "local[*]", ""]
+    may_end.set()
+    opening.join(SECONDS)
+    assert others.will_start == ""
+    first.close(SECONDS)
+    assert startable == ["started", "stopped"]
 
 
 def test_files_of_a_user_are_served_until_the_session_stops(startable, tmp_path):
