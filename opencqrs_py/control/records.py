@@ -72,7 +72,7 @@ class TaskLoad:
         tasks: How many tasks of each group are under way, by the group's name.
         slots: How many tasks Spark runs at once; 0 until it is ready.
         executors: How many executors a cluster has given it; ``None`` until Spark is ready, and with a local master.
-        handled_by_driver: Events that the driver has handled itself while Spark was starting.
+        handled_by_driver: Events that the driver handled itself before Spark took over.
     """
 
     tasks: Mapping[str, int] = field(default_factory=dict)

@@ -191,5 +191,5 @@ def _of_spark(load: TaskLoad) -> Iterator[Metric]:
     if load.executors is not None:
         text = "Executors that the cluster has given to this process."
         yield GaugeMetricFamily("opencqrs_spark_executors", text, load.executors)
-    text = "Events that this process has handled itself while Spark was starting."
+    text = "Events that this process handled itself before Spark took over."
     yield CounterMetricFamily("opencqrs_spark_events_handled_by_driver", text, load.handled_by_driver)

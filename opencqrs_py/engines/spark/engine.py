@@ -299,7 +299,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 return
             self._is_taking_over = False
         if self._handled_here:
-            logger.info("the driver has handled %s while Spark was starting", counted(self._handled_here, "event"))
+            logger.info("the driver handled %s itself before Spark took over", counted(self._handled_here, "event"))
 
     def _use(self, spark: SparkSession) -> None:
         for group in self._groups.values():

@@ -114,19 +114,24 @@ class SparkForJobs:
         """Close the session if it was opened here; wait for runs that use it for at most ``patience`` seconds."""
         self._sessions.close(patience)
 
-    def slots(self, signals: RunSignals) -> int:
-        """Return how many tasks of a job run at once; it opens the session, and waits for its first executors.
+    def slots(self, signals: RunSignals, wanted: int) -> int:
+        """Return how many of the tasks that a job wants run at once, at least 1.
+
+        It opens the session, and waits for its first executors if more than one task can run.
 
         Raises:
             EngineError: If there is no session.
         """
+        most = wanted if self._most_tasks is None else min(wanted, self._most_tasks)
         with self._sessions.used() as session:
+            if most <= 1:
+                return 1
             context = session.sparkContext
             if self._awaited is not context:
                 _await_executors(context, signals)
-                self._awaited = context
-            slots = slots_of(context)
-        return slots if self._most_tasks is None else min(slots, self._most_tasks)
+                if not signals.cancelled:
+                    self._awaited = context
+            return min(slots_of(context), most)
 
     def results(self, sent: SentJob, tag: str) -> Results | Failure:
         """Return the results of tasks, in their order, or why Spark could not finish them.
@@ -243,7 +248,7 @@ class SparkExecution(JobExecution):
         """Distribute the ids of a page to children, and record them."""
         ids = distinct(starmap(_sent_id, zip(page.ids, page.marks, strict=True)))
         prefix, tag = f"{self._run.id}/{uuid.uuid4().hex[:12]}", self._tag()
-        count = max(1, min(self._spark.slots(self._signals), len(ids)))
+        count = self._spark.slots(self._signals, len(ids))
         parts = [ids[len(ids) * n // count : len(ids) * (n + 1) // count] or None for n in range(count)]
         children = [
             replace(

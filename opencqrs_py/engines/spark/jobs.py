@@ -33,10 +33,13 @@ TRACEBACK = "Traceback (most recent call last):"
 _OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*: (\S+) than that in driver: ([\d.]+)")
 _WORKER_ENDED = re.compile(
     r"\(TID \d+\) \((?P<host>\S+) (?P<executor>executor \w+)\): \S+: Python worker exited unexpectedly"
+    r"(?: \(crashed\): (?P<why>.+?)(?:\n\s*at |\Z))?",  # what Python's faulthandler has written, before Java's stack
+    re.DOTALL,
 )
 _MOST_CHARACTERS = 300  # of a reason
 _LOOK_SECONDS = 1.0  # between two checks of the running tasks
 _MOST_NAMED = 10  # partitions of a job that its description names
+_LISTENERS_MILLISECONDS = 2000  # for slow ones, before failed jobs are looked up
 _MOST_RUNS = 100  # of a task that are checked
 
 _cancelled: set[str] = set()  # tags of cancelled jobs that have not ended
@@ -159,7 +162,10 @@ def running_tasks(context: SparkContext) -> int:
 
 
 def active_jobs(context: SparkContext, now: datetime) -> list[ActiveJob]:
-    """Return the active jobs of the program, of whatever group, with the tasks that Spark runs for them."""
+    """Return the active jobs of the program, of whatever group, with the tasks that Spark runs for them.
+
+    Spark's counts are as old as the last heartbeat of the executors, 10 s by default.
+    """
     store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 the only way
     tracker, found = context.statusTracker(), []
     for number in tracker.getActiveJobsIds():
@@ -263,7 +269,7 @@ def failures_of_jobs(context: SparkContext, tag: str) -> Iterator[str]:
     """Yield why jobs with a tag have failed, in Spark's words: also those whose error was caught."""
     spark: Any = context._jsc.sc()  # noqa: SLF001 the only way
     with suppress(Py4JJavaError):  # some listener is slow: Spark's own have seen the failures by now
-        spark.listenerBus().waitUntilEmpty()
+        spark.listenerBus().waitUntilEmpty(_LISTENERS_MILLISECONDS)
     for job in _jobs_with(context, tag):
         if job.status == "SUCCEEDED":
             continue
@@ -285,7 +291,8 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, PythonException) and (raised := raised_last(text or "")):
         return _cut(raised)
     if ended := _WORKER_ENDED.search(text or ""):
-        return f"a Python worker ({ended['executor']} on {ended['host']}) ended"
+        why = f": {_cut(' '.join(ended['why'].split()))}" if ended["why"] else ""
+        return f"a Python worker ({ended['executor']} on {ended['host']}) ended{why}"
     lines = [line.strip(" \t:") for line in (text or type(error).__name__).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("at ", "An error occurred while calling "))] or lines
     telling = [line for line in said if "Error" in line or "exited" in line or "lost" in line]
@@ -293,8 +300,12 @@ def reason_of(error: Exception) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return a text, or the words at its beginning if it is long."""
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS].rpartition(' ')[0]} …"
+    """Return a text, or the words at its beginning if it is long; a word of half that length is cut."""
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    head = text[:_MOST_CHARACTERS]
+    words = head.rpartition(" ")[0]
+    return f"{words if len(words) > _MOST_CHARACTERS // 2 else head} …"
 
 
 def raised_last(text: str) -> str:

@@ -508,7 +508,7 @@ class TestWhileSparkIsStarting:
         engine.seen.wait_for({Partition(PARTITIONS, n): EVENTS + PARTITIONS * 20 for n in range(PARTITIONS)})
         assert engine.context.tags
         assert sorted(engine.handled) == list(range(1, EVENTS + PARTITIONS * 20 + 1))
-        assert f"the driver has handled {EVENTS} events while Spark was starting" in caplog.text
+        assert f"the driver handled {EVENTS} events itself before Spark took over" in caplog.text
         assert engine.handed_over == 1
         assert engine.engine.task_load().handled_by_driver == EVENTS
 
@@ -527,7 +527,7 @@ class TestWhileSparkIsStarting:
         handled = lines.get(timeout=SECONDS).getMessage()
         count = engine.engine.task_load().handled_by_driver
         assert count > 0
-        assert handled == f"the driver has handled {count} events while Spark was starting"
+        assert handled == f"the driver handled {count} events itself before Spark took over"
 
     def test_a_session_that_exists_already_is_used_at_once(self, engine, lines):
         engine.make(handles_while_starting=True)

@@ -204,6 +204,34 @@ def test_later_pages_wait_for_no_executor(monkeypatch):
     assert len(waits) == 1
 
 
+def test_a_cancelled_run_does_not_use_up_the_wait_for_executors(monkeypatch):
+    waits: list[RunSignals] = []
+    monkeypatch.setattr(job_spreading, "_await_executors", lambda _context, signals: waits.append(signals))
+    spark, cancelled, next_one = World().spark, RunSignals(), RunSignals()
+    cancelled.cancelled = "too late"
+    for signals in (cancelled, next_one, RunSignals()):
+        spark.slots(signals, 10)
+    assert waits == [cancelled, next_one]
+
+
+@pytest.mark.parametrize(("most_tasks", "wanted"), [(1, 10), (None, 1), (None, 0)])
+def test_what_is_for_one_task_anyway_opens_the_session_and_waits_for_no_executor(monkeypatch, most_tasks, wanted):
+    waits: list[object] = []
+    monkeypatch.setattr(job_spreading, "_await_executors", lambda *_: waits.append(1))
+    world, opened = World(most_tasks=most_tasks), []
+    world.sessions.open = lambda: opened.append(1) or SimpleNamespace(sparkContext=world.context)
+    assert world.spark.slots(world.signals, wanted) == 1
+    assert (opened, waits) == ([1], [])
+
+
+def test_a_page_of_one_id_does_not_use_up_the_wait_for_executors(monkeypatch):
+    waits: list[object] = []
+    monkeypatch.setattr(job_spreading, "_await_executors", lambda *_: waits.append(1))
+    spark = World().spark
+    assert (spark.slots(RunSignals(), 1), len(waits)) == (1, 0)
+    assert (spark.slots(RunSignals(), 10), len(waits)) == (2, 1)
+
+
 def test_a_run_for_named_ids_handles_those_that_apply_page_by_page():
     world = World(limit=2)
     world.run = replace(world.run, ids=("3", "99", "5", "7"))

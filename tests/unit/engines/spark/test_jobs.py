@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from pyspark.errors import PythonException
 from support.spark import Context
 
-from opencqrs_py.engines.spark.jobs import Capacity, Stillness, spark_failure
+from opencqrs_py.engines.spark.jobs import Capacity, Stillness, failures_of_jobs, spark_failure
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.testing import FakeClock
 
@@ -66,13 +68,35 @@ def test_a_different_python_in_workers_is_reported_with_both_versions_and_the_fi
             ),
             "a Python worker (executor 0 on 127.0.0.2) ended",
         ),
+        (
+            OSError(
+                "An error occurred while calling z:x.collect.\n: org.apache.spark.SparkException: Job aborted due to "
+                "stage failure: Task 0 in stage 2.0 failed 1 times, most recent failure: Lost task 0.0 in stage 2.0 "
+                "(TID 2) (localhost executor driver): org.apache.spark.SparkException: Python worker exited "
+                "unexpectedly (crashed): Fatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent "
+                'call first):\n  File "handlers.py", line 8 in seg\n\n\tat org.x\nDriver stacktrace:\n\tat org.y'
+            ),
+            "a Python worker (executor driver on localhost) ended: Fatal Python error: Segmentation fault Current "
+            'thread 0x01 (most recent call first): File "handlers.py", line 8 in seg',
+        ),
         (OSError(f"Executor lost: {'so many words ' * 30}"), f"Executor lost: {'so many words ' * 20}so …"),
+        (OSError(f"Error: {'x' * 400}"), f"Error: {'x' * 293} …"),
     ],
 )
 def test_all_other_errors_are_transient(error: Exception, message: str) -> None:
     failure = spark_failure(error)
     assert (failure.origin, failure.permanent) == (Origin.OUTAGE, False)
     assert failure.message == message
+
+
+def test_failed_jobs_are_looked_up_after_at_most_two_seconds_of_waiting_for_slow_listeners() -> None:
+    waits: list[tuple[int, ...]] = []
+    bus = SimpleNamespace(waitUntilEmpty=lambda *milliseconds: waits.append(milliseconds))
+    tracker = SimpleNamespace(getJobIdsForTag=lambda _tag: [], getJobInfo=None)
+    spark = SimpleNamespace(listenerBus=lambda: bus, statusTracker=lambda: tracker)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), statusTracker=lambda: tracker)
+    assert [*failures_of_jobs(context, "tag")] == []
+    assert waits == [(2000,)]
 
 
 class Spark:
