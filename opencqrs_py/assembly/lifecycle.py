@@ -107,6 +107,8 @@ class Lifecycle:
         processors = self.processors
         if processors is not None:
             processors.stop(patience)
+            if self.processors is not processors:  # another thread has stopped them, and may have started others
+                return
         serving, self.serving = self.serving, None
         if serving is not None:
             serving.stop()
@@ -138,7 +140,11 @@ class Lifecycle:
         patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
         result = RunResult((), {}, stopped=True)
         try:
-            while (left := self.processors) is not None and left.going_on(until_caught_up=until_caught_up):
+            while (
+                processors is not None
+                and self.processors is processors
+                and processors.going_on(until_caught_up=until_caught_up)
+            ):
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             patience = DONE_PATIENCE
@@ -147,7 +153,8 @@ class Lifecycle:
                 if until_caught_up and not result.stopped:
                     processors.report_unfinished()
         finally:
-            self.stop(patience)
+            if processors is not None and self.processors is processors:  # else another thread has stopped them
+                self.stop(patience)
         return result if result.stopped or processors is None else processors.settled(result)
 
     def end(self) -> None:
