@@ -14,13 +14,17 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker, progress
-from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
+from opencqrs_py.adapters.sql.shadows.rebuild_rows import rebuild_row
+from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, REBUILDS, SCHEMA
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.group_record import FoundGroup
+from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 from opencqrs_py.testing.contracts import GroupRecordsContract
 from opencqrs_py.testing.contracts.group_records import RECORD, TWO, UndoneError, keeping, refuse
 from opencqrs_py.testing.contracts.inbox import WHOLE, entry, parked
 from opencqrs_py.testing.contracts.inbox import InboxContract as Inbox
+
+REBUILD = RebuildRecord("group", RebuildPhase.ENDED, "1:a", started_at="2026")
 
 
 class TestInMemoryGroupRecords(GroupRecordsContract):
@@ -48,6 +52,27 @@ class TestSqlGroupRecords(GroupRecordsContract):
         unreadable = SimpleNamespace(c=SimpleNamespace(group_name=func.no_such_function()))
         monkeypatch.setattr(tracker._records, "_rebuilds", unreadable)
         with pytest.raises(DBAPIError):
+            tracker.rebuilt(["group"])
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "ALTER TABLE {}opencqrs_rebuilds RENAME COLUMN group_name TO other_name",
+            "ALTER TABLE {}opencqrs_rebuilds RENAME COLUMN phase TO other_phase",
+            "ALTER TABLE {}opencqrs_groups RENAME TO other_groups",
+        ],
+        ids=["no name of a rebuild", "no phase of a rebuild", "no groups"],
+    )
+    def test_a_group_whose_rebuild_is_incomplete_does_not_count_as_never_rebuilt(
+        self, tracker: SqlProgressTracker, database: Database, damage: str
+    ) -> None:
+        tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
+        with database.writing() as connection:
+            connection.execute(insert(database.table(REBUILDS)).values(**rebuild_row(REBUILD)))
+        assert [record.group for record in tracker.rebuilt(["group"])] == ["group"]
+        with database.writing() as connection:
+            connection.execute(text(damage.format(database.prefix)))
+        with pytest.raises(EventStoreError, match="OCQ-304"):
             tracker.rebuilt(["group"])
 
     @pytest.mark.parametrize("lost", [1, 2])

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.shadows.rebuild_rows import rebuild_of
@@ -65,12 +66,15 @@ class SqlGroupRecords:
 
         Each heartbeat calls it, and must not wait for a connection that handlers use.
         """
-        try:
-            with self._database.waiting() as connection:
+        with self._database.waiting() as connection:
+            try:
                 names = set(connection.execute(select(self._rebuilds.c.group_name)).scalars())
-                found = [self.find(connection, name) for name in sorted(names & set(groups))]
-        except TableMissingError:
-            return []
+            except DBAPIError as error:
+                dialect = self._database.dialect
+                if dialect.misses_table(error.orig) and not dialect.misses_column(error.orig):
+                    return []
+                raise  # a table without all of its columns may have had rows
+            found = [self.find(connection, name) for name in sorted(names & set(groups))]
         return [record for record in found if record is not None]
 
     def find(self, connection: Connection, group: str) -> GroupRecord | None:

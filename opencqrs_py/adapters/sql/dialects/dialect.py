@@ -321,6 +321,10 @@ class Dialect(ABC):
         """Return whether a table or column is missing that a statement names."""
         return False
 
+    def misses_column(self, error: BaseException | None) -> bool:
+        """Return whether a column is missing that a statement names, of a table that exists."""
+        return False
+
     def is_damaged(self, error: BaseException | None) -> bool:
         """Return whether a driver's error means that the database's file is damaged or not a database."""
         return False

@@ -269,6 +269,10 @@ class MariaDbDialect(Dialect):
         return _number_of(error) in {1146, 1054}
 
     @override
+    def misses_column(self, error: BaseException | None) -> bool:
+        return _number_of(error) == 1054
+
+    @override
     def is_lock_timeout(self, error: BaseException | None) -> bool:
         return _number_of(error) == _LOCK_WAIT_TIMEOUT
 

@@ -250,6 +250,10 @@ class PostgresqlDialect(Dialect):
         return _state_of(error) in {"42P01", "42703"}
 
     @override
+    def misses_column(self, error: BaseException | None) -> bool:
+        return _state_of(error) == "42703"
+
+    @override
     def is_lock_timeout(self, error: BaseException | None) -> bool:
         return _state_of(error) == _LOCK_NOT_AVAILABLE
 

@@ -221,6 +221,10 @@ class SqliteDialect(Dialect):
         return isinstance(error, sqlite3.Error) and str(error).startswith(("no such table", "no such column"))
 
     @override
+    def misses_column(self, error: BaseException | None) -> bool:
+        return isinstance(error, sqlite3.Error) and str(error).startswith("no such column")
+
+    @override
     def is_damaged(self, error: BaseException | None) -> bool:
         return result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
