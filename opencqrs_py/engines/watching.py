@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack
 from math import inf
-from threading import Condition, Event, Thread
+from threading import Condition, Event, RLock, Thread
 from typing import Protocol
 
 from opencqrs_py.processing.exceptions import raise_interrupt
@@ -49,7 +49,9 @@ class HeadWatcher:
         self._head = 0
         self._interruptions = 0
         self._refusal: BaseException | None = None
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
+        self._woken = Condition(self._lock)  # which new events do not notify
         self._stopping = Event()
         self._stop_by = inf
         self._is_watched = False
@@ -123,13 +125,14 @@ class HeadWatcher:
 
     def pause(self, seconds: float, stopping: Stopping) -> None:
         """Wait for some seconds, whatever events arrive; ``wake`` ends that if ``stopping`` is set by then."""
-        with self._changed:
-            self._changed.wait_for(stopping.is_set, seconds)
+        with self._woken:
+            self._woken.wait_for(stopping.is_set, seconds)
 
     def _wake_all(self) -> None:
         if self._is_watched and (watch := self._watch) is not None:
             watch.wake()
         self._changed.notify_all()
+        self._woken.notify_all()
 
     def _must_wait(self, position: int, stopping: Stopping | None) -> bool:
         stopped = self._stopping.is_set() or (stopping is not None and stopping.is_set())

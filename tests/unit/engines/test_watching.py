@@ -332,7 +332,7 @@ def test_hanging_stores_are_awaited_once_together_within_the_timeout(
     monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
     hanging = [HeadWatcher(Source()), HeadWatcher(Source())]
     for watcher in hanging:
-        watcher._changed, watcher._is_watched = Changed(), True
+        watcher._changed, watcher._is_watched = Changed(watcher._lock), True
     stop_all(hanging, patience)
     assert waits == [waited, 0.0]
     now[0] = 1.0
@@ -348,7 +348,7 @@ def test_a_pause_waits_without_polling_and_is_ended_by_a_wake(watcher: HeadWatch
             timeouts.append(timeout)
             return super().wait(timeout)
 
-    watcher._changed = Noting()
+    watcher._woken = Noting(watcher._lock)
     with ThreadPoolExecutor(1) as pool:
         paused = pool.submit(watcher.pause, 3_600.0, checks)
         checks.wait_until_checked(1)
@@ -360,6 +360,23 @@ def test_a_pause_waits_without_polling_and_is_ended_by_a_wake(watcher: HeadWatch
     assert checks.count == 3
     assert all(timeout is not None and timeout > 3_600 - 2 * SECONDS for timeout in timeouts)
     assert source.opened == 0
+
+
+def test_new_events_do_not_wake_a_pausing_partition(watcher: HeadWatcher, source: Source) -> None:
+    checks = Checks()
+    with ThreadPoolExecutor(2) as pool:
+        paused = pool.submit(watcher.pause, 3_600.0, checks)
+        checks.wait_until_checked(1)
+        waiting = pool.submit(watcher.wait_beyond, 0, SECONDS)
+        source.set(1)
+        waiting.result(SECONDS)
+        with watcher._changed:  # the lock that a notified partition waits for
+            notified = not watcher._woken._waiters  # type: ignore[attr-defined]
+        checks.over = True
+        watcher.wake()
+        paused.result(SECONDS)
+    assert not notified
+    assert checks.count == 2
 
 
 def test_a_pause_ends_by_time(watcher: HeadWatcher) -> None:
