@@ -41,6 +41,7 @@ class _InHand:
     warned: int = 0
     thread: Thread | None = None
     reported: tuple[int | None, int | None] = (None, None)
+    released: bool = False  # by a stop that has not waited for it
 
 
 class JobRunner:
@@ -387,7 +388,7 @@ class JobRunner:
                 self._failed += ended is not None and ended.status is RunStatus.FAILED
                 self._in_hand.pop(attempt_key(run), None)
                 self._changed.notify_all()
-        log_end(run, ended)
+        log_end(run, ended, released=taken.released)
         if ended is not None:
             self._observe(ended)
 
@@ -423,7 +424,8 @@ class JobRunner:
             try:
                 known = self._parts.store.find(each.run.id)
                 if known is not None:
-                    self.desk.finish(each.run, Ending(known.position, reason=_ENDING, released=True))
+                    ending = Ending(known.position, reason=_ENDING, released=True)
+                    each.released = self.desk.finish(each.run, ending) is not None
             except Exception as error:
                 logger.warning("[job %s] run %s ends with its process: %s", each.run.job, each.run.id, one_line(error))
 

@@ -19,9 +19,13 @@ def log_begin(run: JobRun) -> None:
     )
 
 
-def log_end(run: JobRun, ended: JobRun | None) -> None:
-    """Log how an attempt of a run ended."""
+def log_end(run: JobRun, ended: JobRun | None, *, released: bool = False) -> None:
+    """Log how an attempt of a run ended; ``None`` if it was no longer this process's, which may have released it."""
     enable_loggers()
+    if ended is None and released:
+        text = "run %s was released as the application stopped; it continues at the next start or in another process"
+        logger.info("[job %s] " + text, run.job, run.id, extra=_extra(run, "released"))  # noqa: G003 one text
+        return
     if ended is None:
         text = "run %s was taken over by another process; nothing more of it was written here"
         logger.warning("[job %s] " + text, run.job, run.id, extra=_extra(run, "fenced"))  # noqa: G003 one text

@@ -638,7 +638,8 @@ def test_a_runner_stopped_before_its_start_is_not_listed_as_alive():
     assert runner._thread.ident is None
 
 
-def test_a_job_that_stops_its_runner_is_not_waited_for_and_is_released():
+def test_a_job_that_stops_its_runner_is_not_waited_for_and_is_released(caplog):
+    caplog.set_level("INFO", "opencqrs.jobs")
     store, errors, stopped = InMemoryJobStore(), [], Signal()
 
     def call(*_):
@@ -646,13 +647,18 @@ def test_a_job_that_stops_its_runner_is_not_waited_for_and_is_released():
             runner.stop(PATIENCE)
         except RuntimeError as error:
             errors.append(error)
+        active.append(current_thread())
         stopped.set()
 
+    active = list[Thread]()
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     runner = _runner(store, call)
     runner.start()
     assert stopped.wait(PATIENCE)
+    active[0].join(PATIENCE)
     assert (errors, runner._parts.runners, runner._thread.is_alive()) == ([], set(), False)
     released = store.find("run")
     assert released is not None
     assert (released.status, released.owner) == (RunStatus.RETRYING, "")
+    text = "run run was released as the application stopped; it continues at the next start or in another process"
+    assert [record.getMessage() for record in caplog.records] == [f"[job job] {text}"]
