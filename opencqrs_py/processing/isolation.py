@@ -41,7 +41,11 @@ class OneMarkedEvent:
                     self._changed.notify_all()
 
     def _wait(self) -> None:
-        """Wait for the end of each holder that there is meanwhile, or until one takes longer than the patience."""
+        """Wait for the end of each holder that there is meanwhile, or until one takes longer than the patience.
+
+        Each thread that stops waiting is the next holder for the others, so the Nth waiting thread may wait N times the
+        patience, also during a stop.
+        """
         while (holder := self._holder) is not None:
             if not self._changed.wait_for(lambda: self._holder is not holder, self._patience):
                 return
