@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -143,6 +143,7 @@ class _Command:
         fits: Which status events must have to be changed; empty if any will do.
         reason: What is recorded of events that leave; empty if none do.
         frees: Whether what is left of a sequence may be tried at once.
+        partitions: Those of each group from which an event has left, read once; others follow, as rows may be lost.
     """
 
     done: str
@@ -150,6 +151,7 @@ class _Command:
     fits: str = ""
     reason: str = ""
     frees: bool = False
+    partitions: dict[str, tuple[Partition, ...]] = field(default_factory=dict)
 
 
 class InboxControl:
@@ -416,7 +418,7 @@ class InboxControl:
         changed = tuple((step.before, step.after) for step in steps if step.after is not None)
         removed = tuple(step.before for step in steps if step.after is None)
         by = actor()
-        skips = self._skips(tracker, removed, f"{command.reason} (skipped by {by}") if command.reason else []
+        skips = self._skips(tracker, removed, command, by) if command.reason else []
         at_once, each = in_milliseconds(self._at_once(*(step.before for step in steps))), self._is_each(group)
         change = InboxChange(at_once, changed=changed, removed=removed, each=each)
         if command.frees and self._is_scheduled(group) and not each:  # whichever of its events comes first there
@@ -428,13 +430,14 @@ class InboxControl:
             _log.info("event %s at %s, was %s: %s by %s", entry.event_id, place, entry.status, command.done, by)
         return True
 
-    def _skips(self, tracker: ParkingTracker, removed: Sequence[InboxEntry], reason: str) -> list[Skip]:
-        """Return the records of events of one sequence that leave; ``reason`` is followed by the last error."""
+    def _skips(self, tracker: ParkingTracker, removed: Sequence[InboxEntry], command: _Command, by: str) -> list[Skip]:
+        """Return the records of events of one sequence that leave, with the reason and the last error."""
         group, sequence_id, now = removed[0].group, removed[0].sequence_id, in_milliseconds(self._now())
-        settings = self._groups[group]
-        partitions = (*partitions_of(tracker, settings), *layout(settings.life_cycle.partitions))  # rows may be lost
-        partition = next(each for each in partitions if each.owns(sequence_id))
-        return [_skip(entry, partition, reason, now) for entry in removed]
+        if group not in command.partitions:
+            settings = self._groups[group]
+            command.partitions[group] = (*partitions_of(tracker, settings), *layout(settings.life_cycle.partitions))
+        partition = next(each for each in command.partitions[group] if each.owns(sequence_id))
+        return [_skip(entry, partition, f"{command.reason} (skipped by {by}", now) for entry in removed]
 
     def _sequences(self, which: InboxFilter) -> Iterator[tuple[str, ParkingTracker, list[InboxEntry]]]:
         """Yield sequences of the selected groups: group, tracker, and all their events in their order.

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -381,6 +382,16 @@ def test_an_event_can_be_skipped_although_the_progress_of_its_partition_is_lost(
     assert sorted(skip.position for skip in tracker.given) == list(range(1, 9))
     assert all(skip.partition.owns(f"sequence {skip.position}") for skip in tracker.given)
     assert {skip.partition for skip in tracker.given} >= ({*layout(2)} if recorded else {layout(2)[1 - lost]})
+
+
+def test_a_skip_of_many_sequences_reads_the_partitions_of_their_group_once(inbox_of):
+    def calls(sequences: int) -> int:
+        tracker = filled(InMemoryProgressTracker(), *(entry(n, f"sequence {n}") for n in range(1, sequences + 1)))
+        with patch.object(tracker, "statuses", wraps=tracker.statuses) as statuses:
+            inbox_of(tracker).skip(LOANS, "a test")
+        return statuses.call_count
+
+    assert calls(8) == calls(1)
 
 
 def test_a_user_without_a_name_is_recorded_by_uid(inbox, monkeypatch):
