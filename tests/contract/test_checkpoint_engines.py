@@ -358,6 +358,7 @@ def test_tasks_whose_participants_confirm_nothing_increase_the_back_off(
 ) -> None:
     """Else each task would handle the same events, unnoticed."""
     monkeypatch.setattr(supervision, "CHECKPOINT_BACK_OFF", ExponentialBackOff(0.01, multiplier=2, maximum=60))
+    monkeypatch.setattr(holds, "IDLE_SECONDS", 0)
     board = Board(released=lambda _, up_to: min(up_to, 6))  # as if it wrote files of six events
     engine = spark.started(spark.world(board, partitions=1).given(9))
     (partition,) = engine.partitions()

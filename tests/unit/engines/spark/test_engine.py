@@ -23,6 +23,7 @@ from opencqrs_py.control.layouts import carried_over
 from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as spark_engine
+from opencqrs_py.engines.spark import tasks
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
 from opencqrs_py.engines.spark.slots import HELD_SECONDS, ActiveJob
@@ -168,7 +169,9 @@ def wait_for_tasks(engine: Engine) -> None:
 
 
 @pytest.fixture
-def engine(tmp_path):
+def engine(tmp_path, monkeypatch):
+    """An engine of which no run of a task waits long for another run, which does not exist here."""
+    monkeypatch.setattr(tasks, "_LEAST_WAIT_SECONDS", 0)
     made = Engine(tmp_path)
     yield made
     made.engine.stop(patience=0)
