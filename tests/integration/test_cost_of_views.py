@@ -1,4 +1,4 @@
-"""What a look at groups reads, and how many statements it takes."""
+"""What reading the state of groups costs: the rows that are read, and the number of statements."""
 
 from __future__ import annotations
 
