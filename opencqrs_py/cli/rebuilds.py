@@ -178,7 +178,7 @@ def _result_lines(result: RebuildResult, what: str, *, stopped: bool = False) ->
     from opencqrs_py.model.naming import counted, listed  # noqa: PLC0415 only for this command
     from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 as above
 
-    swapped = [one.name for one in result.tables if one.fate in (Fate.SWAPPED, Fate.ADDED)]
+    swapped = [one.name for one in result.tables if one.is_moved]
     left = [one.name for one in result.tables if one.fate is Fate.LEFT and one.is_table]
     lines = [f"{result.group} {what}, up to position {result.position:,}: {', '.join(swapped)}"]
     if left:

@@ -17,6 +17,14 @@ class RebuildPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SwappedRelation:
+    """A table, view and so on that a swap has put in place; kind and name are those of a ``ShadowTable``."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildRecord:
     """The last rebuild of a group.
 
@@ -25,7 +33,7 @@ class RebuildRecord:
         phase: Its phase.
         handlers: Fingerprint of the handlers that build, or have built, the tables.
         refused: Fingerprints of handlers that must no longer run the group, since others have built its tables.
-        relations: Names of the tables, views and so on that were swapped.
+        relations: The tables, views and so on that were swapped.
         shared: Live tables that are visible in the shadow.
         undoes: Whether the phase ``SWAPPING`` belongs to an undo.
         started_at: ISO 8601 time.
@@ -37,7 +45,7 @@ class RebuildRecord:
     phase: RebuildPhase
     handlers: str = ""
     refused: tuple[str, ...] = ()
-    relations: tuple[str, ...] = ()
+    relations: tuple[SwappedRelation, ...] = ()
     shared: tuple[str, ...] = ()
     undoes: bool = False
     started_at: str = ""
@@ -92,6 +100,11 @@ class ShadowTable:
     def is_table(self) -> bool:
         """Whether it is a table, with rows of its own."""
         return self.kind == "table"
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether it is live after the swap."""
+        return self.fate in (Fate.SWAPPED, Fate.ADDED)
 
 
 @dataclass(frozen=True, slots=True)

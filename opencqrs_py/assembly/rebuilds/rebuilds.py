@@ -288,7 +288,7 @@ class Rebuilds:
         if known is None or not known.keeps_old:
             what = f"no old tables of group '{group.name}' are kept"
             raise RebuildError("OCQ-630", what, f"group {group.name}", "there is nothing to undo")
-        built = [name for kind, _, name in (each.partition(":") for each in known.relations) if kind == "table"]
+        built = [each.name for each in known.relations if each.kind == "table"]
         if shared := shared_tables(f"group {group.name}", built, self._code()):
             _log.warning(_SHARED, group.name, listed(shared))
         if lacking := shadows.lacking(known, built, "old"):

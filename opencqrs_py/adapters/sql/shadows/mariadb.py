@@ -46,10 +46,12 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
     Swap,
     Swapped,
     built_record,
+    obstructed,
     old_gone,
     require_building,
     require_old,
     require_same_layout,
+    required,
 )
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
@@ -60,6 +62,7 @@ from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowT
 _NOT_YET, _DONE = "opencqrs_swapping", "opencqrs_swapped"  # the table whose name shows whether all were renamed
 _RENAME_SECONDS = 5.0  # that a swap tries to get the locks of all tables, while the live group waits
 _RENAME_PAUSE = 0.01
+_FIX = "drop it before and create it again after the rebuild; or reset the group"
 
 _TRIGGERS = "SELECT trigger_name, event_object_table FROM information_schema.triggers WHERE event_object_schema = %s"
 _KEYS = """
@@ -159,7 +162,7 @@ class MariaDbShadows(Shadows):
     @override
     def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
         shadow = self._place("shadow", group)
-        moved = {each.name for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)}
+        moved = {each.name for each in tables if each.is_moved}
         with self._database.reading() as connection:
             found = self._obstacles(connection, self._live_place, moved)
             found += self._obstacles(connection, shadow, moved)
@@ -266,7 +269,7 @@ class MariaDbShadows(Shadows):
         if not self._has_database(old):
             raise old_gone(group, f"database {old}")
         if refused := self._undo_obstacles(before):
-            raise _cannot(group, refused)
+            raise obstructed(group, refused, _FIX)
         with self._database.reading() as connection:
             connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {quoted(shadow)}")
         with self._alone():
@@ -316,13 +319,10 @@ class MariaDbShadows(Shadows):
         return True
 
     def _required(self, group: str) -> RebuildRecord:
-        found = self.record(group)
-        if found is None:
-            raise RebuildError("OCQ-630", f"group '{group}' is not being rebuilt", f"group {group}")
-        return found
+        return required(group, self.record(group))
 
     def _undo_obstacles(self, before: RebuildRecord) -> list[str]:
-        names = {name for kind, name in map(_kind_and_name, before.relations) if kind == "table"}
+        names = {each.name for each in before.relations if each.kind == "table"}
         with self._database.reading() as connection:
             return self._obstacles(connection, self._live_place, names)
 
@@ -347,17 +347,16 @@ class MariaDbShadows(Shadows):
             require_same_layout(group, live, rows.positions(place))
             tables = self.look(group, swap.named, before.shared)
             if refused := self.refusals(group, tables):
-                raise _cannot(group, refused)
+                raise obstructed(group, refused, _FIX)
             self._require_same_structure(connection, swap, before)
             for each in (self._ours, place):
                 rows.fence(each, rows.newest_epoch(each) + 1)
             rows.delete(f"{quoted(old)}.")
             rows.copy(self._ours, f"{quoted(old)}.")
             self._write_code(connection, place, swap)
-            moved = [each for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)]
-            filled, names = self._left_filled(connection, swap, moved), (f"{each.kind}:{each.name}" for each in moved)
-            after = replace(before, phase=RebuildPhase.SWAPPING, relations=tuple(names), filled=filled)
-            self._write(connection, after)
+            moved = [each for each in tables if each.is_moved]
+            begun = self._swapping(connection, swap, before, moved)
+            self._write(connection, replace(begun, phase=RebuildPhase.SWAPPING))
         return tables
 
     def _write_code(self, connection: Connection, place: str, swap: Swap) -> None:
@@ -372,7 +371,7 @@ class MariaDbShadows(Shadows):
         source, target = (old, shadow) if record.undoes else (shadow, old)
         with self._database.reading() as connection:
             there, coming = relations(connection, self._live_place), relations(connection, source.strip("`"))
-            built = [name for kind, name in map(_kind_and_name, record.relations) if kind != "view"]
+            built = [each.name for each in record.relations if each.kind != "view"]
             new = [name for name, kind in coming.items() if kind != "view"] if record.undoes else built
             moves = [(live, target, name) for name in built if name in there and there[name] != "view"]
             moves += [(source, live, name) for name in new]
@@ -412,7 +411,7 @@ class MariaDbShadows(Shadows):
         """Have the progress follow the tables, and views and defaults what they name."""
         shadow, old = self._place("shadow", group), self._place("old", group)
         before = self._required(group)
-        views = [name for kind, name in map(_kind_and_name, before.relations) if kind == "view"]
+        views = [each.name for each in before.relations if each.kind == "view"]
         with self._database.reading() as connection:
             move_defaults(connection, shadow, self._live_place)
             kept = relations(connection, old)
@@ -433,9 +432,9 @@ class MariaDbShadows(Shadows):
         with self._database.reading() as connection:
             kept = [name for name, kind in relations(connection, old).items() if kind == "view"]
             copy_views(connection, kept, old, self._live_place)
-            for kind, name in map(_kind_and_name, before.relations):
-                if kind == "view" and name not in kept:
-                    run(connection, f"DROP VIEW IF EXISTS {quoted(self._live_place)}.{quoted(name)}").close()
+            for each in before.relations:
+                if each.kind == "view" and each.name not in kept:
+                    run(connection, f"DROP VIEW IF EXISTS {quoted(self._live_place)}.{quoted(each.name)}").close()
         with self._database.writing() as connection:
             rows = KeptRows(connection, group, "%s")
             position = rows.replace(f"{quoted(old)}.", self._ours)
@@ -460,17 +459,6 @@ class MariaDbShadows(Shadows):
             for name, kind in relations(connection, place).items():
                 if kind == "table":
                     run(connection, f"ANALYZE TABLE {quoted(place)}.{quoted(name)}").close()
-
-
-def _kind_and_name(said: str) -> tuple[str, str]:
-    kind, _, name = said.partition(":")
-    return kind, name
-
-
-def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
-    what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
-    fix = "drop it before and create it again after the rebuild; or reset the group"
-    return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
 def _of_other_kinds(live: dict[str, str], tables: Sequence[ShadowTable]) -> Iterator[str]:

@@ -30,10 +30,12 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
     Swap,
     Swapped,
     built_record,
+    obstructed,
     old_gone,
     require_building,
     require_old,
     require_same_layout,
+    required,
 )
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.structure import Triggers
@@ -44,6 +46,7 @@ from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRec
 
 _PATIENCE_MS = 50  # that readers wait behind a swap that cannot get its locks
 _WITH_ROWS = ("table", "materialized view")
+_FIX = "have @on_start create it, or drop it before and create it again after the rebuild; or reset the group"
 
 _COLUMNS = """
 SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
@@ -167,7 +170,7 @@ class PostgresqlShadows(Shadows):
 
     def _refusals(self, connection: Connection, group: str, tables: Sequence[ShadowTable]) -> list[str]:
         place = self._place("shadow", group)
-        moved = {(space_of(each.kind), each.name) for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)}
+        moved = {(space_of(each.kind), each.name) for each in tables if each.is_moved}
         live, shadow = (
             [each for each in objects_of(connection, one) if (space_of(each.kind), each.name) in moved]
             for one in (self._live_place, place)
@@ -234,21 +237,20 @@ class PostgresqlShadows(Shadows):
                 where = f"{quoted(shadow)}.{PROGRESS.name} WHERE group_name = %s"
                 connection.exec_driver_sql(f"SELECT 1 FROM {where} FOR UPDATE", (group,)).all()  # noqa: S608
             tables = self.look(group, swap.named, before.shared)
-            moved = [each for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)]
+            moved = [each for each in tables if each.is_moved]
             if refused := self._refusals(connection, group, tables):
-                raise _cannot(group, refused)
+                raise obstructed(group, refused, _FIX)
             connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(old)}")
             self._copy_kept_tables(connection, old)
             began = self._lock(connection, [each.name for each in moved if each.fate is Fate.SWAPPED])
             self._require_same_structure(connection, swap, before)
-            before = replace(before, filled=self._left_filled(connection, swap, moved))
+            before = self._swapping(connection, swap, before, moved)
             exchange(connection, self._live_place, moved, shadow, old)
             rows.copy(self._ours, f"{quoted(old)}.")
             position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
             rows.fence(f"{quoted(shadow)}.", rows.newest_epoch(f"{quoted(shadow)}.") + 1)
             self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
-            record = replace(self._swapped_record(swap, known, before), relations=_relations_of(moved))
-            self._write(connection, record)
+            self._write(connection, self._swapped_record(swap, known, before))
             self._notify(connection)
         return Swapped(position, tuple(tables), time.monotonic() - began)
 
@@ -265,17 +267,17 @@ class PostgresqlShadows(Shadows):
                 pass
             kept = relations(connection, old)
             live = {each.name for each in relations(connection, self._live_place)}
-            built = [_kind_and_name(each) for each in before.relations]
             connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
             back = [ShadowTable(e.name, e.kind, Fate.SWAPPED if e.name in live else Fate.ADDED) for e in kept]
             back += [ShadowTable(each.name, each.kind, Fate.SWAPPED) for each in specials_of(connection, old)]
-            leaving = {(space_of(kind), name) for kind, name in built}
+            leaving = {(space_of(each.kind), each.name) for each in before.relations}
             mine = [e for e in objects_of(connection, self._live_place) if (space_of(e.kind), e.name) in leaving]
             if refused := obstacles(connection, mine):
-                raise _cannot(group, refused)
-            began = self._lock(connection, [name for kind, name in built if name in live and kind == "table"])
+                raise obstructed(group, refused, _FIX)
+            tables = [each.name for each in before.relations if each.name in live and each.kind == "table"]
+            began = self._lock(connection, tables)
             self._require_empty(connection, before, fills)
-            gone = [ShadowTable(name, kind, Fate.SWAPPED) for kind, name in built]
+            gone = [ShadowTable(each.name, each.kind, Fate.SWAPPED) for each in before.relations]
             exchange(connection, self._live_place, back, old, shadow, gone, with_triggers=False)
             position = rows.replace(f"{quoted(old)}.", self._ours)
             self._write(connection, self._undone_record(before, self._records.find(connection, group)))
@@ -288,10 +290,7 @@ class PostgresqlShadows(Shadows):
     def _locked_record(self, connection: Connection, group: str) -> RebuildRecord:
         table = f"{self._ours}{self._rebuilds.name}"
         connection.exec_driver_sql(f"SELECT 1 FROM {table} WHERE group_name = %s FOR UPDATE", (group,)).all()  # noqa: S608
-        found = self.record(group)
-        if found is None:
-            raise RebuildError("OCQ-630", f"group '{group}' is not being rebuilt", f"group {group}")
-        return found
+        return required(group, self.record(group))
 
     def _lock(self, connection: Connection, names: Iterable[str]) -> float:
         """Lock tables against readers, for a short time only, as later readers wait as well. Return when that began."""
@@ -330,21 +329,6 @@ class PostgresqlShadows(Shadows):
                 self._drop(connection, schema)
         except (DBAPIError, EventStoreError):
             return
-
-
-def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
-    what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
-    fix = "have @on_start create it, or drop it before and create it again after the rebuild; or reset the group"
-    return RebuildError("OCQ-630", what, f"group {group}", fix)
-
-
-def _relations_of(moved: Iterable[ShadowTable]) -> tuple[str, ...]:
-    return tuple(f"{each.kind}:{each.name}" for each in moved)
-
-
-def _kind_and_name(said: str) -> tuple[str, str]:
-    kind, _, name = said.partition(":")
-    return kind, name
 
 
 def _difference(connection: Connection, name: str, live: str, shadow: str, examples: int) -> Difference:

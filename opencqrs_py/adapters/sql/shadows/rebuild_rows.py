@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, Table, select
 
-from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
+from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, SwappedRelation
 
 
 def found_rebuild(connection: Connection, table: Table, group: str) -> RebuildRecord | None:
@@ -27,7 +26,7 @@ def rebuild_of(row: Any, prefix: str = "") -> RebuildRecord | None:
         phase=RebuildPhase(row[f"{prefix}phase"]),
         handlers=row[f"{prefix}handlers"],
         refused=tuple(json.loads(row[f"{prefix}refused"])),
-        relations=tuple(details["relations"]),
+        relations=tuple(SwappedRelation(*each.split(":", 1)) for each in details["relations"]),
         shared=tuple(details["shared"]),
         undoes=details["undoes"],
         started_at=row[f"{prefix}started_at"],
@@ -38,14 +37,18 @@ def rebuild_of(row: Any, prefix: str = "") -> RebuildRecord | None:
 
 def rebuild_row(record: RebuildRecord) -> dict[str, Any]:
     """Return the row of a rebuild."""
-    known = asdict(record)
+    details = {
+        "relations": [f"{each.kind}:{each.name}" for each in record.relations],
+        "shared": record.shared,
+        "undoes": record.undoes,
+        "conditions": dict(record.conditions),
+        "filled": record.filled,
+    }
     return {
         "group_name": record.group,
         "phase": record.phase.value,
         "handlers": record.handlers,
         "refused": json.dumps(record.refused),
-        "details": json.dumps(
-            {name: known[name] for name in ("relations", "shared", "undoes", "conditions", "filled")}
-        ),
+        "details": json.dumps(details),
         "started_at": record.started_at,
     }

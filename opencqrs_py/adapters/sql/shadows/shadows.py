@@ -39,7 +39,7 @@ from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
+from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable, SwappedRelation
 from opencqrs_py.model.times import in_milliseconds
 
 K = TypeVar("K")
@@ -407,17 +407,21 @@ class Shadows(ABC):
             return [name for name in inspect(connection).get_table_names() if not is_ours(name)]
 
     @staticmethod
-    def _left_filled(connection: Connection, swap: Swap, moved: Iterable[ShadowTable]) -> tuple[str, ...]:
-        """Return the tables with rows, of those that the group fills, which a swap leaves alone."""
+    def _swapping(
+        connection: Connection, swap: Swap, before: RebuildRecord, moved: Sequence[ShadowTable]
+    ) -> RebuildRecord:
+        """Return the record with what is swapped, and with the tables that the group fills, have rows and stay."""
         left = sorted(swap.fills - {each.name for each in moved})
-        return tuple(name for name in left if _has_rows(connection, sql_table(name)))
+        filled = tuple(name for name in left if _has_rows(connection, sql_table(name)))
+        relations = tuple(SwappedRelation(each.kind, each.name) for each in moved)
+        return replace(before, relations=relations, filled=filled)
 
     @staticmethod
     def _require_empty(connection: Connection, before: RebuildRecord, fills: Collection[str]) -> None:
         """Refuse with OCQ-630 to have a group handle events again whose rows in other tables stay."""
         if before.filled is None:  # by a version without it
             return
-        known = {*before.filled, *(each.partition(":")[2] for each in before.relations)}
+        known = {*before.filled, *(each.name for each in before.relations)}
         if found := [name for name in sorted({*fills} - known) if _has_rows(connection, sql_table(name))]:
             raise filled_since(before.group, found)
 
@@ -452,7 +456,7 @@ class Shadows(ABC):
         """The schema, database or file of the live tables."""
 
     def _swapped_record(self, swap: Swap, known: GroupRecord | None, before: RebuildRecord) -> RebuildRecord:
-        """Return the record of a swap, without its tables."""
+        """Return the record of a completed swap."""
         others = {*before.refused} if known is None else {*before.refused, known.handlers}
         others |= {each.before for each in (known.changes if known is not None else ())}
         refused = tuple(sorted(others - {"", swap.handlers}))

@@ -34,10 +34,12 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
     Swapped,
     built_record,
     ended_elsewhere,
+    obstructed,
     old_gone,
     require_building,
     require_old,
     require_same_layout,
+    required,
 )
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.structure import Trigger, Triggers
@@ -50,6 +52,7 @@ _log = logging.getLogger("opencqrs.control")
 _OTHER = "opencqrs_other"  # the file from which tables are copied, in the connection to the live one
 LET_GO_SECONDS = 3.0  # that an abort waits at most for the process that fills the shadow
 _PAUSE = 0.02  # seconds between two looks whether it is closed
+_FIX = "empty the tables in @on_reset, and reset the group"
 _BYTES_A_SECOND = 50_000_000  # that are copied, about
 _MASTER = "SELECT type, name, tbl_name, sql FROM {}sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
 
@@ -197,16 +200,15 @@ class SqliteShadows(Shadows):
                 require_same_layout(group, live, rows.positions(f"{_OTHER}."))
                 tables = self._look(connection, swap.named, before.shared)
                 if refused := _virtual(connection, tables):
-                    raise _cannot(group, refused)
-                moved = [each for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)]
-                before = replace(before, filled=self._left_filled(connection, swap, moved))
+                    raise obstructed(group, refused, _FIX)
+                moved = [each for each in tables if each.is_moved]
+                before = self._swapping(connection, swap, before, moved)
                 self._keep(old, group, [each.name for each in moved if each.fate is Fate.SWAPPED])
                 began = time.monotonic()
                 _exchange(connection, [each.name for each in moved], [each.name for each in moved], keep=True)
                 position = rows.replace(f"{_OTHER}.", "", keep_replays=True)
                 self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
-                names = tuple(f"{each.kind}:{each.name}" for each in moved)
-                self._write(connection, replace(self._swapped_record(swap, known, before), relations=names))
+                self._write(connection, self._swapped_record(swap, known, before))
                 _check_references(connection, group, enforced=enforced)
                 connection.exec_driver_sql("COMMIT")
         return Swapped(position, tuple(tables), time.monotonic() - began)
@@ -224,7 +226,7 @@ class SqliteShadows(Shadows):
                 live = {name.lower() for _, name, _ in _objects(connection, "", ("table", "view"))}
                 back = _objects(connection, f"{_OTHER}.", ("table", "view"))
                 began = time.monotonic()
-                gone = [name.partition(":")[2] for name in before.relations]
+                gone = [each.name for each in before.relations]
                 _exchange(connection, [name for _, name, _ in back], gone, keep=False)
                 position = rows.replace(f"{_OTHER}.", "")
                 self._write(connection, self._undone_record(before, self._records.find(connection, group)))
@@ -237,10 +239,7 @@ class SqliteShadows(Shadows):
         return Swapped(position, tuple(tables), time.monotonic() - began)
 
     def _required(self, connection: Connection, group: str) -> RebuildRecord:
-        found = found_rebuild(connection, self._rebuilds, group)
-        if found is None:
-            raise RebuildError("OCQ-630", f"group '{group}' is not being rebuilt", f"group {group}")
-        return found
+        return required(group, found_rebuild(connection, self._rebuilds, group))
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, bool]]:
@@ -303,7 +302,7 @@ def _check_references(connection: Connection, group: str, *, enforced: bool) -> 
     broken = _driver(connection).execute("PRAGMA main.foreign_key_check").fetchall() if enforced else []
     if broken:
         found = sorted({f"{row[0]} to {row[2]}" for row in broken})
-        raise _cannot(group, [f"rows would refer to missing rows: {listed(found)}"])
+        raise obstructed(group, [f"rows would refer to missing rows: {listed(found)}"], _FIX)
 
 
 def _objects(connection: Any, place: str, kinds: Collection[str]) -> list[tuple[str, str, str]]:
@@ -415,11 +414,6 @@ def _virtual(connection: Connection, tables: Sequence[ShadowTable]) -> list[str]
             if name in names and sql.upper().startswith("CREATE VIRTUAL"):
                 found.append(f"{name} is a virtual table")
     return sorted(set(found))
-
-
-def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
-    what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
-    return RebuildError("OCQ-630", what, f"group {group}", "empty the tables in @on_reset, and reset the group")
 
 
 def _wait_until_closed(file: Path) -> None:

@@ -99,11 +99,24 @@ def changed_meanwhile(group: str, changed: Sequence[str]) -> RebuildError:
     return RebuildError("OCQ-630", what, f"group {group}", f"opencqrs groups rebuild {group}, which begins again")
 
 
+def required(group: str, record: RebuildRecord | None) -> RebuildRecord:
+    """Return the record of a group's rebuild; refuse with OCQ-630 if it has none."""
+    if record is None:
+        raise RebuildError("OCQ-630", f"group '{group}' is not being rebuilt", f"group {group}")
+    return record
+
+
 def require_old(record: RebuildRecord) -> None:
     """Refuse with OCQ-630 to restore what another process has restored, or dropped; called under the same lock."""
     if not record.keeps_old:
         what = f"no old tables of group '{record.group}' are kept"
         raise RebuildError("OCQ-630", what, f"group {record.group}", "there is nothing to undo")
+
+
+def obstructed(group: str, obstacles: Sequence[str], fix: str) -> RebuildError:
+    """Return the error for tables that cannot be swapped."""
+    what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(obstacles[:10])}"
+    return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
 def refused_by_database(group: str, error: DBAPIError | sqlite3.Error) -> RebuildError:
