@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.model.choices import OnExhausted
@@ -14,11 +14,13 @@ from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.supervision import SupervisedPartition
 
+Parts_co = TypeVar("Parts_co", covariant=True)
 
-class Recipe(Hashable, Protocol):
-    """Builds a group's parts in another process. Pickled on the driver, called once per Spark worker."""
 
-    def __call__(self) -> GroupProcessing:
+class Recipe(Hashable, Protocol[Parts_co]):
+    """Builds the parts of a group or a job in another process. Pickled on the driver, called once per Spark worker."""
+
+    def __call__(self) -> Parts_co:
         """Build them."""
         ...
 
@@ -54,7 +56,7 @@ class GroupRun:
     back_off: BackOff
     on_exhausted: OnExhausted
     prepare: Callable[[], None] = _nothing
-    recipe: Recipe | None = None
+    recipe: Recipe[GroupProcessing] | None = None
     on_undecodable: OnExhausted = OnExhausted.STOP
     record: RecordRule | None = None
     most_at_once: int | None = None

@@ -21,9 +21,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from typing_extensions import override
 
-from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.frame_errors import STAGE, raised_for, worker_error
-from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
+from opencqrs_py.engines.spark.tasks import KeptRecipe, SentRecipe, parts_of
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.staging import CollectedRows, FrameRows, RowStaging, Stage, StagedRows
 
@@ -48,14 +47,14 @@ class _Keeper(Protocol):
 class _InStage:
     """Keeps rows in a table of the database."""
 
-    recipe: Recipe | KeptRecipe
+    recipe: SentRecipe[GroupProcessing]
     stage: Stage
 
     def keep(self, run: str, batches: Iterator[pa.RecordBatch]) -> int:
         """Write the rows into the stage; raises ``RangeFailedError``."""
         processing: GroupProcessing | None = None
         try:
-            processing = processing_of(self.recipe)
+            processing = parts_of(self.recipe)
             return _staging(processing).stage(self.stage, run, batches)
         except Exception as error:
             raise raised_for(error, processing, STAGE) from error
@@ -165,7 +164,7 @@ class ExecutorRows(DriverRows):
         processing: The group.
     """
 
-    def __init__(self, recipe: Recipe | KeptRecipe, processing: GroupProcessing) -> None:
+    def __init__(self, recipe: SentRecipe[GroupProcessing], processing: GroupProcessing) -> None:
         super().__init__(processing.group)
         self._recipe = recipe
         self._tracker: object = processing.tracker

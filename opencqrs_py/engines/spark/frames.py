@@ -24,16 +24,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.frame_errors import error_of_failed_job, job_error, raised_for, worker_error
 from opencqrs_py.engines.spark.frame_rows import DriverRows, ExecutorRows
 from opencqrs_py.engines.spark.jobs import failures_of_jobs, is_cancelled
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings, active_session, is_gone
 from opencqrs_py.engines.spark.source.ranges import cut
-from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
+from opencqrs_py.engines.spark.tasks import SentRecipe, parts_of
 from opencqrs_py.errors import HandlerSignatureError, UnavailableError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.frames import FrameMaker, FrameProcessing, OpenedFrames
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ranges import PositionRange
 from opencqrs_py.processing.staging import FrameRows
 
@@ -76,7 +76,7 @@ class _RangeReader:
         counts: Gets how many events each part had.
     """
 
-    recipe: Recipe | KeptRecipe
+    recipe: SentRecipe[GroupProcessing]
     event_class: str
     parts: tuple[tuple[int, int], ...]
     schema: StructType
@@ -93,7 +93,7 @@ class _RangeReader:
         processing: Any = None
         rows = 0
         try:
-            processing = processing_of(self.recipe)
+            processing = parts_of(self.recipe)
             event_class = _class_named(self.event_class) if self.event_class else None
             wanted = to_arrow_schema(self.schema, timezone="UTC")
             for table in processing.tables(event_class, after, upto):
@@ -165,7 +165,7 @@ class _ExecutorFrames(_Frames):
         self,
         spark: SparkSession,
         session: Callable[[], SparkSession],
-        recipe: Recipe | KeptRecipe,
+        recipe: SentRecipe[GroupProcessing],
         processing: FrameProcessing,
         events: PositionRange,
         first: Event,
@@ -244,7 +244,7 @@ class SparkFrames(FrameMaker):
         HandlerSignatureError: OCQ-238, if Spark has no column for a field of the handler's class.
     """
 
-    def __init__(self, spark: SparkSession, recipe: Recipe | KeptRecipe, processing: FrameProcessing) -> None:
+    def __init__(self, spark: SparkSession, recipe: SentRecipe[GroupProcessing], processing: FrameProcessing) -> None:
         handler = processing.frames.bound.handler
         schema_of(handler.mark.events, processing.frames.schema, handler.place)
         self._spark = spark

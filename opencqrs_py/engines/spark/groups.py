@@ -12,16 +12,17 @@ from datetime import datetime
 
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
-from opencqrs_py.engines.runs import GroupRun, Recipe
+from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.jobs import SparkJob
 from opencqrs_py.engines.spark.slots import ActiveJob
-from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit, TaskResult
+from opencqrs_py.engines.spark.tasks import Permit, SentRecipe, TaskResult
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.frames import FrameProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.inbox.parking import is_stale
 from opencqrs_py.processing.ports import Clock
 
@@ -41,7 +42,7 @@ class RunnableGroup:
         self.leaving: set[PartitionDriver] = set()
         self.started = float("-inf")
         self.rate: float | None = None
-        self.recipe: Recipe | KeptRecipe | None = None
+        self.recipe: SentRecipe[GroupProcessing] | None = None
         self._assignment = assignment
         self._interruptions = watcher.interruptions
         self._doubtful: set[PartitionDriver] = set()

@@ -18,13 +18,13 @@ from threading import Lock
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
+from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.job_tasks import (
-    JobBuilder,
+    JobOnExecutor,
     JobTask,
-    JobTaskResult,
     JobTaskRunner,
     pause,
-    read_job_result,
+    read_ending,
     write_job_task,
 )
 from opencqrs_py.engines.spark.jobs import (
@@ -39,7 +39,7 @@ from opencqrs_py.engines.spark.jobs import (
 )
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
-from opencqrs_py.engines.spark.tasks import KeptRecipe
+from opencqrs_py.engines.spark.tasks import SentRecipe
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.jobs.binding import GROUP_PREFIX, BoundJob
@@ -62,7 +62,7 @@ REST_SECONDS = 1.0  # for the executors that start together with it
 _LOOK_SECONDS = 0.05  # between two checks whether the run is to end
 _END_SECONDS = 2.0  # for tasks to finish the current item when their process ends
 
-Results = list[JobTaskResult]
+Endings = list[Ending | None]  # of children; ``None`` for one that was taken from its task
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,13 @@ class SparkForJobs:
         most_tasks: Most tasks of a job at once; ``None`` for as many as Spark runs at once.
     """
 
-    def __init__(self, sessions: Sessions, recipes: Mapping[str, JobBuilder], most_tasks: int | None = None) -> None:
+    def __init__(
+        self, sessions: Sessions, recipes: Mapping[str, Recipe[JobOnExecutor]], most_tasks: int | None = None
+    ) -> None:
         self._sessions = sessions
         self._recipes = recipes
         self._most_tasks = most_tasks
-        self._handed_over: dict[str, JobBuilder | KeptRecipe] = {}
+        self._handed_over: dict[str, SentRecipe[JobOnExecutor]] = {}
         self._awaited: SparkContext | None = None  # whose executors were waited for
         self._lock = Lock()
         self._threads = Threads()
@@ -133,7 +135,7 @@ class SparkForJobs:
                     self._awaited = context
             return min(slots_of(context), most)
 
-    def results(self, sent: SentJob, tag: str) -> Results | Failure:
+    def results(self, sent: SentJob, tag: str) -> Endings | Failure:
         """Return the results of tasks, in their order, or why Spark could not finish them.
 
         Args:
@@ -148,14 +150,14 @@ class SparkForJobs:
             with self._lock:
                 if sent.name not in self._handed_over:
                     self._handed_over[sent.name] = self._sessions.handed_over(self._recipes[sent.name])
-            came: list[Results | Exception] = []
+            came: list[Endings | Exception] = []
             ended = Signal()
 
-            def take(result: Results | Exception) -> None:
+            def take(result: Endings | Exception) -> None:
                 came.append(result)
                 ended.set()
 
-            job = SparkJob[Results](context, take, tag)
+            job = SparkJob[Endings](context, take, tag)
             self._sessions.restore()
             permit = self._sessions.permit()
             permit.give()
@@ -190,7 +192,7 @@ class SparkForJobs:
                 return _given_up(f"none was running for {STILL_SECONDS:g} s: there is no executor for them", "OCQ-406")
         return None
 
-    def _of(self, came: Results | Exception) -> Results | Failure:
+    def _of(self, came: Endings | Exception) -> Endings | Failure:
         if not isinstance(came, Exception):
             return came
         try:
@@ -273,7 +275,7 @@ class SparkExecution(JobExecution):
         lost, children = 0, [child for child in children if not child.position.done]
         while children and not self._signals.cancelled:
             results = self._spark.results(self._sent(children), children[0].owner)
-            endings = [] if isinstance(results, Failure) else [result.ending for result in results]
+            endings = [] if isinstance(results, Failure) else results
             if endings and all(ending is not None and ending.position.done for ending in endings):
                 for ending in filter(None, endings):
                     self._position = with_part(self._position, ending.position)
@@ -340,12 +342,12 @@ def _sent_id(item: JobId, mark: JobId | None) -> JobId:
     return item if mark is None or str(item) == str(mark) else mark
 
 
-def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner, sent: SentJob) -> Results:
+def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner, sent: SentJob) -> Endings:
     with labelled(context, tag, name, sent.description):
-        return list(map(read_job_result, context.parallelize(sent.lines, len(sent.lines)).map(runner).collect()))
+        return list(map(read_ending, context.parallelize(sent.lines, len(sent.lines)).map(runner).collect()))
 
 
-def _text_of(failure: Failure | Results, lost: int) -> str:
+def _text_of(failure: Failure | Endings, lost: int) -> str:
     if not isinstance(failure, Failure):
         return f"other tasks took over the items of this run {counted(lost, 'time')} in a row"
     return str(failure) if lost < MOST_LOST else f"{failure} ({counted(lost, 'time')} in a row)"

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from pydantic import TypeAdapter
-from pyspark import TaskContext
 
-from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permission, Permit
+from opencqrs_py.engines.spark.tasks import (
+    ALWAYS,
+    Permission,
+    Permit,
+    SentRecipe,
+    await_other_run,
+    parts_of,
+    patience_after,
+    runs_again,
+)
 from opencqrs_py.errors import UnavailableError
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending
@@ -26,7 +32,6 @@ from opencqrs_py.model.job import RunSignals
 from opencqrs_py.processing.exceptions import interrupts_are_errors, one_line, own_frames
 
 _LOOK_SECONDS = 0.2  # between two checks of a waiting task
-_LEAST_WAIT_SECONDS = 10.0  # for which a task lets its copy continue, at least
 _WITHDRAWN = "its run is to end"
 
 
@@ -43,17 +48,6 @@ class JobOnExecutor:
     around: Surroundings
 
 
-class JobBuilder(Hashable, Protocol):
-    """Builds a job in another process. Pickled on the driver, called once per Spark worker."""
-
-    def __call__(self) -> JobOnExecutor:
-        """Build it."""
-        ...
-
-
-_built: dict[JobBuilder, JobOnExecutor] = {}
-
-
 @dataclass(frozen=True, slots=True)
 class JobTask:
     """Work for one task.
@@ -67,19 +61,8 @@ class JobTask:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobTaskResult:
-    """The result of a task.
-
-    Attributes:
-        ending: How the child ended; ``None`` if it was taken from the task.
-    """
-
-    ending: Ending | None
-
-
 _TASK = TypeAdapter(JobTask)
-_RESULT = TypeAdapter(JobTaskResult)
+_RESULT = TypeAdapter[Ending | None](Ending | None)
 
 
 def write_job_task(task: JobTask) -> str:
@@ -87,8 +70,8 @@ def write_job_task(task: JobTask) -> str:
     return _TASK.dump_json(task).decode()
 
 
-def read_job_result(line: str) -> JobTaskResult:
-    """Return the result that a line encodes."""
+def read_ending(line: str) -> Ending | None:
+    """Return how the child of a task ended; ``None`` if it was taken from the task."""
     return _RESULT.validate_json(line)
 
 
@@ -127,20 +110,19 @@ class JobTaskRunner:
         copies: Whether Spark may run a copy of a slow task.
     """
 
-    recipe: JobBuilder | KeptRecipe
+    recipe: SentRecipe[JobOnExecutor]
     permit: Permit = ALWAYS
     copies: bool = False
 
     def __call__(self, line: str) -> str:
         """Run a task. Called by Spark once per line."""
         with interrupts_are_errors():
-            result = JobTaskResult(self._ending_of(_TASK.validate_json(line)))
-        return _RESULT.dump_json(result).decode()
+            return _RESULT.dump_json(self._ending_of(_TASK.validate_json(line))).decode()
 
     def _ending_of(self, task: JobTask) -> Ending | None:
         parts: JobOnExecutor | None = None
         try:
-            parts = job_of(self.recipe)
+            parts = parts_of(self.recipe)
             child = _owned(task.child, parts.around.store)
         except BaseException as error:  # an error of the user's modules, or of a database, on this machine
             frames = own_frames(error)
@@ -154,17 +136,9 @@ class JobTaskRunner:
         rule = replace(parts.job.rule, limit=max(1, len(child.ids or ())), budget=budget)
         ending = JobExecution(replace(parts.job, rule=rule), child, parts.around, signals).execute()
         if ending is None and self.copies:
-            until = time.monotonic() + max(_LEAST_WAIT_SECONDS, 2 * (time.monotonic() - began))
-            _await_copy(child, parts.around.store, until, self.permit)
+            store = parts.around.store
+            await_other_run(lambda: _is_in_hand(child, store), patience_after(began), self.permit)
         return ending
-
-
-def job_of(recipe: JobBuilder | KeptRecipe) -> JobOnExecutor:
-    """Return the parts of a job in this process, built on first use. For executors."""
-    made: JobBuilder = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
-    if made not in _built:
-        _built[made] = made()
-    return _built[made]
 
 
 def _owned(child: JobRun, store: JobStore) -> JobRun | None:
@@ -172,14 +146,10 @@ def _owned(child: JobRun, store: JobStore) -> JobRun | None:
 
     Otherwise both would handle the same items. The other one commits nothing after that.
     """
-    context = TaskContext.get()
-    return store.take_over(child) if context is not None and context.attemptNumber() > 0 else child
+    return store.take_over(child) if runs_again() else child
 
 
-def _await_copy(child: JobRun, store: JobStore, until: float, permit: Permission) -> None:
-    """Let the copy that has taken over a task's child finish: Spark ends both with the first result."""
-    while permit.holds and time.monotonic() < until:
-        known = store.find(child.id)
-        if known is None or known.owner != child.owner or known.position.done:
-            return
-        time.sleep(_LOOK_SECONDS)
+def _is_in_hand(child: JobRun, store: JobStore) -> bool:
+    """Return whether the copy that has taken over a task's child executes it: Spark ends both with the first result."""
+    known = store.find(child.id)
+    return known is not None and known.owner == child.owner and not known.position.done

@@ -12,14 +12,14 @@ import secrets
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Condition, RLock, Thread, current_thread, main_thread
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -27,6 +27,7 @@ from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.class_archive import ClassArchive, class_archive
 from opencqrs_py.engines.spark.cluster_addresses import LaunchSettings
 from opencqrs_py.engines.spark.connect import ACTIVE, ended, refuse_connect, require_usable
@@ -51,12 +52,11 @@ from opencqrs_py.engines.spark.masters import (
     require_master,
 )
 from opencqrs_py.engines.spark.opened_sessions import OPENED
-from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, KeptRecipes, Permit
+from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipes, Parts, Permit, SentRecipe
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.masking import scrubbed
 
 Session: TypeAlias = SparkSession
-Made = TypeVar("Made", bound=Hashable)
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
@@ -298,7 +298,7 @@ class Sessions:
         """Return whether an error means that the JVM is gone, or that the session was stopped."""
         return self._session is not None and is_gone(self._session, error)
 
-    def handed_over(self, recipe: Made) -> Made | KeptRecipe:
+    def handed_over(self, recipe: Recipe[Parts]) -> SentRecipe[Parts]:
         """Return what is sent to tasks instead of a recipe. The session must be open.
 
         With a local master that is the name of a file, and no secret. Executors of a cluster can read no file of this

@@ -15,11 +15,11 @@ import gc
 import os
 import time
 import uuid
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
 from pyspark import TaskContext, cloudpickle
@@ -36,7 +36,9 @@ from opencqrs_py.processing.groups import GroupProcessing
 _LOOK_SECONDS = 0.2  # between two checks of another run of a task
 _LEAST_WAIT_SECONDS = 10.0  # for which a run lets the other one continue, at least
 
-_built: dict[Recipe, GroupProcessing] = {}
+Parts = TypeVar("Parts")
+
+_built: dict[Recipe[Any], Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +87,27 @@ def read_result(line: str) -> TaskResult:
 
 
 @dataclass(frozen=True)
-class KeptRecipe:
+class KeptRecipe(Generic[Parts]):
     """Where a recipe is: the path of a file on this machine."""
 
     file: str
 
-    def fetch(self) -> Any:
+    def fetch(self) -> Recipe[Parts]:
         """Return the recipe, read once per process. For executors.
 
         Raises:
             UnavailableError: OCQ-420, if the file is gone: the run that kept it has ended, or will write it again.
         """
         try:
-            return _read(self.file)
+            recipe: Recipe[Parts] = _read(self.file)
         except FileNotFoundError as error:
             what = f"the file with the settings of the run is gone: {self.file}"
             raise UnavailableError("OCQ-420", what) from error
+        return recipe
+
+
+SentRecipe: TypeAlias = Recipe[Parts] | KeptRecipe[Parts]
+"""What a task gets: a recipe, or where it is."""
 
 
 class KeptRecipes:
@@ -110,14 +117,14 @@ class KeptRecipes:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[KeptRecipe, bytes] = {}
+        self._kept: dict[KeptRecipe[Any], bytes] = {}
 
-    def keep(self, recipe: Hashable, folder: Path) -> KeptRecipe:
+    def keep(self, recipe: Recipe[Parts], folder: Path) -> KeptRecipe[Parts]:
         """Write a recipe to a new file that only this user can read.
 
         The folder lives as long as Spark, which deletes it.
         """
-        kept = KeptRecipe(str(folder / f"recipe-{uuid.uuid4().hex}"))
+        kept = KeptRecipe[Parts](str(folder / f"recipe-{uuid.uuid4().hex}"))
         self._kept[kept] = cloudpickle.dumps(recipe)  # type: ignore[no-untyped-call] # PySpark says no types for it
         self.restore()
         return kept
@@ -222,7 +229,7 @@ class TaskRunner:
         copies: Whether Spark may run a copy of a slow task.
     """
 
-    recipe: Recipe | KeptRecipe
+    recipe: SentRecipe[GroupProcessing]
     permit: Permit = ALWAYS
     copies: bool = False
 
@@ -237,7 +244,7 @@ class TaskRunner:
 
     def _result_of(self, task: Task) -> TaskResult:
         try:
-            processing = processing_of(self.recipe)
+            processing = parts_of(self.recipe)
         except BaseException as error:  # an error of the user's modules, or of a database, on this machine
             lasting = not isinstance(error, UnavailableError)
             origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
@@ -247,28 +254,31 @@ class TaskRunner:
         partitions = [cursor.partition for cursor in task.cursors]
         of_task = processing.narrowed(partitions, task.most)
         of_task = of_task if task.upto is None else of_task.bounded(task.upto)
-        context = TaskContext.get()
-        again = context is not None and context.attemptNumber() > 0
-        holds = of_task.checkpointing is not None
+        again, holds = runs_again(), of_task.checkpointing is not None
         if again and not holds:
             return run_copy(of_task, task, self.permit)
         began = time.monotonic()
         run = partial(run_hold, again=again) if holds else run_task
         result = run(of_task, task, self.permit)
         if self.copies and not again:
-            at_least = _LEAST_WAIT_SECONDS + (task.seconds if holds else 0)  # a hold lasts that long, even if idle
-            until = time.monotonic() + max(at_least, 2 * (time.monotonic() - began))
-            await_copy(of_task, result, until, self.permit)
+            await_copy(of_task, result, patience_after(began, task.seconds if holds else 0.0), self.permit)
         return result
 
 
-def processing_of(recipe: Recipe | KeptRecipe) -> GroupProcessing:
-    """Return the parts of a group in this process, built on first use. For executors."""
+def parts_of(recipe: SentRecipe[Parts]) -> Parts:
+    """Return what a recipe builds, in this process built on first use. For executors."""
     recipe = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
     if recipe not in _built:
         _built[recipe] = recipe()
         gc.freeze()  # the collector need not scan it again; this process does nothing else
-    return _built[recipe]
+    parts: Parts = _built[recipe]
+    return parts
+
+
+def runs_again() -> bool:
+    """Return whether another worker already runs this task, or ran it until it was considered lost."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAYS) -> TaskResult:
@@ -323,10 +333,20 @@ def await_copy(processing: GroupProcessing, result: TaskResult, until: float, pe
     Spark takes the first result, so if ours came first it would end the run that does the work.
     """
     taken = [one.cursor for one in result.outcomes if one.failure is not None and one.failure.origin is Origin.FENCED]
-    processors = {cursor: processing.processor(cursor.partition) for cursor in taken}
-    while taken and permit.holds and time.monotonic() < until:
-        taken = [cursor for cursor in taken if processors[cursor].claim.is_succeeded(cursor)]
-        time.sleep(_LOOK_SECONDS if taken else 0)
+    claims = {cursor: processing.processor(cursor.partition).claim for cursor in taken}
+    await_other_run(lambda: any(claim.is_succeeded(cursor) for cursor, claim in claims.items()), until, permit)
+
+
+def patience_after(began: float, idle: float = 0.0) -> float:
+    """Return up to when a run that began then lets another one continue, which may be ``idle`` for some seconds."""
+    now = time.monotonic()
+    return now + max(_LEAST_WAIT_SECONDS + idle, 2 * (now - began))
+
+
+def await_other_run(continues: Callable[[], bool], until: float, permit: Permission) -> None:
+    """Wait while another run of the task continues."""
+    while permit.holds and time.monotonic() < until and continues():
+        time.sleep(_LOOK_SECONDS)
 
 
 def _succeed(processing: GroupProcessing, cursor: Cursor) -> Outcome:

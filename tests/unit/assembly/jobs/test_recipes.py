@@ -11,7 +11,7 @@ import pytest
 from opencqrs_py import Application, JobContext, job
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.jobs.recipes import JobRecipe
-from opencqrs_py.engines.spark.job_tasks import JobTask, JobTaskRunner, read_job_result, write_job_task
+from opencqrs_py.engines.spark.job_tasks import JobTask, JobTaskRunner, read_ending, write_job_task
 from opencqrs_py.errors import AssemblyError, JobError
 from opencqrs_py.jobs.binding import bind_job
 from opencqrs_py.jobs.rules import JobRule
@@ -90,7 +90,7 @@ def test_a_worker_that_finds_another_job_reports_a_permanent_error(recipe, chang
     with pytest.raises(AssemblyError, match="OCQ-674"):
         other()
     run = JobRun("run/1", "count", Trigger.MANUAL, FakeClock().now(), ids=(1,))
-    ending = read_job_result(JobTaskRunner(other)(write_job_task(JobTask(run)))).ending
+    ending = read_ending(JobTaskRunner(other)(write_job_task(JobTask(run))))
     assert ending is not None
     assert ending.permanent
     assert "found a different job" in ending.error

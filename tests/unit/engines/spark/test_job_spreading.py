@@ -14,7 +14,7 @@ import pytest
 from support.spark import SECONDS, Context, Sessions
 
 from opencqrs_py.adapters.memory import InMemoryJobStore
-from opencqrs_py.engines.spark import job_spreading, job_tasks
+from opencqrs_py.engines.spark import job_spreading, job_tasks, tasks
 from opencqrs_py.engines.spark.job_spreading import MOST_LOST, STILL_SECONDS, SparkForJobs
 from opencqrs_py.engines.spark.job_tasks import (
     JobOnExecutor,
@@ -22,7 +22,7 @@ from opencqrs_py.engines.spark.job_tasks import (
     JobTaskRunner,
     TaskSignals,
     pause,
-    read_job_result,
+    read_ending,
     write_job_task,
 )
 from opencqrs_py.engines.spark.tasks import Permit
@@ -432,11 +432,11 @@ def test_a_copy_of_a_task_that_hits_an_outage_does_not_fail_the_run_permanently(
 
     world = World()
     task = write_job_task(JobTask(child_of(world)))
-    monkeypatch.setattr(job_tasks, "TaskContext", SimpleNamespace(get=lambda: SimpleNamespace(attemptNumber=lambda: 1)))
+    monkeypatch.setattr(tasks, "TaskContext", SimpleNamespace(get=lambda: SimpleNamespace(attemptNumber=lambda: 1)))
     monkeypatch.setattr(world.store, "take_over", cut_off)
     for is_outage in (True, False):
         monkeypatch.setattr(world.store, "is_outage", lambda _error, is_outage=is_outage: is_outage)
-        ending = read_job_result(JobTaskRunner(world.recipe)(task)).ending
+        ending = read_ending(JobTaskRunner(world.recipe)(task))
         assert ending is not None
         assert (ending.error.splitlines()[0], ending.permanent) == ("ConnectionError: no answer", not is_outage)
 
@@ -635,13 +635,13 @@ def test_only_the_later_of_two_copies_of_a_task_commits(monkeypatch):
     def fails(id_: JobId) -> None:
         if id_ == 3 and not seen:
             copy = SimpleNamespace(attemptNumber=lambda: 1)
-            monkeypatch.setattr(job_tasks, "TaskContext", SimpleNamespace(get=lambda: copy))
+            monkeypatch.setattr(tasks, "TaskContext", SimpleNamespace(get=lambda: copy))
             seen.append("")
             seen[0] = runner(task)
 
     world.fails = fails
-    assert read_job_result(runner(task)).ending is None
-    of_copy = read_job_result(seen[0]).ending
+    assert read_ending(runner(task)) is None
+    of_copy = read_ending(seen[0])
     assert of_copy is not None
     assert (of_copy.position.items, of_copy.position.done) == (10, True)
     assert world.store.find(child.id).position == of_copy.position
@@ -652,8 +652,8 @@ def test_a_copy_of_a_task_whose_job_was_abandoned_does_nothing(monkeypatch):
     child = child_of(world)
     assert world.store.take_children(world.run, "another job of Spark")
     copy = SimpleNamespace(attemptNumber=lambda: 1)
-    monkeypatch.setattr(job_tasks, "TaskContext", SimpleNamespace(get=lambda: copy))
-    assert read_job_result(JobTaskRunner(world.recipe)(write_job_task(JobTask(child)))).ending is None
+    monkeypatch.setattr(tasks, "TaskContext", SimpleNamespace(get=lambda: copy))
+    assert read_ending(JobTaskRunner(world.recipe)(write_job_task(JobTask(child)))) is None
     assert world.called == []
 
 
@@ -668,8 +668,8 @@ def test_a_task_waits_for_the_copy_that_holds_its_child(monkeypatch):
         if len(waited) == 3:
             assert world.store.take_children(world.run, "another job of Spark")
 
-    monkeypatch.setattr(job_tasks, "time", SimpleNamespace(sleep=wait, monotonic=time.monotonic))
-    assert read_job_result(JobTaskRunner(world.recipe, copies=True)(write_job_task(JobTask(child)))).ending is None
+    monkeypatch.setattr(tasks, "time", SimpleNamespace(sleep=wait, monotonic=time.monotonic))
+    assert read_ending(JobTaskRunner(world.recipe, copies=True)(write_job_task(JobTask(child)))) is None
     assert len(waited) == 3
 
 
@@ -680,7 +680,7 @@ def test_a_worker_that_cannot_build_the_job_reports_a_permanent_error():
     def broken() -> JobOnExecutor:
         raise NonTransientError("no such module")
 
-    ending = read_job_result(JobTaskRunner(broken)(write_job_task(JobTask(child)))).ending
+    ending = read_ending(JobTaskRunner(broken)(write_job_task(JobTask(child))))
     assert ending is not None
     assert ending.error.startswith("NonTransientError: no such module")
     assert ending.permanent
@@ -697,7 +697,7 @@ def test_a_task_ends_when_its_permit_is_withdrawn(tmp_path):
             permit.withdraw()
 
     world.fails = withdraw
-    ending = read_job_result(JobTaskRunner(world.recipe, permit)(write_job_task(JobTask(child)))).ending
+    ending = read_ending(JobTaskRunner(world.recipe, permit)(write_job_task(JobTask(child))))
     assert ending is not None
     assert (ending.cancelled, ending.position.items, world.handled) == (True, 4, [1, 2, 3, 4])
     assert world.called[-1].cancelled
