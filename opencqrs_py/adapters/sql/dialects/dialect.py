@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 STAGED_BY = "staged_by"  # the column of a stage with the name of the task's run
 Row = tuple[Any, ...]
 Values = tuple[str | int, ...]
+Code = int | str
 
 URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
 RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
@@ -208,6 +209,17 @@ class Dialect(ABC):
     connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
     fix_read_only: ClassVar[str] = WRITABLE
     fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
+    # Codes of the driver's errors, see ``code_of``, for the methods that tell these errors apart.
+    denied: ClassVar[frozenset[Code]] = frozenset()
+    read_only: ClassVar[frozenset[Code]] = frozenset()
+    missing_column: ClassVar[frozenset[Code]] = frozenset()
+    missing_table: ClassVar[frozenset[Code]] = frozenset()
+    damaged: ClassVar[frozenset[Code]] = frozenset()
+    full: ClassVar[frozenset[Code]] = frozenset()
+    busy: ClassVar[frozenset[Code]] = frozenset()
+    lock_timeout: ClassVar[frozenset[Code]] = frozenset()
+    cancelled: ClassVar[frozenset[Code]] = frozenset()
+    deadlock: ClassVar[frozenset[Code]] = frozenset()
 
     def hash_of(self, column: str, level: int | None) -> str:
         """Return an expression for the number by which the sequence of a subject is assigned, empty if there is none.
@@ -305,13 +317,17 @@ class Dialect(ABC):
         ``cut`` says whether SQLAlchemy considers the connection cut.
         """
 
-    @abstractmethod
+    def code_of(self, error: BaseException | None) -> Code | None:
+        """Return the code of a driver's error; ``None``: it has none, or is not of this driver."""
+        return None
+
     def denies(self, error: BaseException | None) -> bool:
         """Return whether the database's user lacks a privilege."""
+        return self.code_of(error) in self.denied
 
     def is_read_only(self, error: BaseException | None) -> bool:
         """Return whether the server, or the user, may not write at all."""
-        return False
+        return self.code_of(error) in self.read_only
 
     def is_another_kind(self, error: BaseException | None) -> bool:
         """Return whether the answering server is a different kind of database."""
@@ -319,19 +335,19 @@ class Dialect(ABC):
 
     def misses_table(self, error: BaseException | None) -> bool:
         """Return whether a table or column is missing that a statement names."""
-        return False
+        return self.misses_column(error) or self.code_of(error) in self.missing_table
 
     def misses_column(self, error: BaseException | None) -> bool:
         """Return whether a column is missing that a statement names, of a table that exists."""
-        return False
+        return self.code_of(error) in self.missing_column
 
     def is_damaged(self, error: BaseException | None) -> bool:
         """Return whether a driver's error means that the database's file is damaged or not a database."""
-        return False
+        return self.code_of(error) in self.damaged
 
     def is_full(self, error: BaseException | None) -> bool:
         """Return whether there is no space left for the database's file."""
-        return False
+        return self.code_of(error) in self.full
 
     def fix_to_reach(self, url: URL) -> str:
         """Return what to do when the database cannot be reached."""
@@ -339,19 +355,19 @@ class Dialect(ABC):
 
     def is_busy(self, error: BaseException | None) -> bool:
         """Return whether another process has held the whole database for too long."""
-        return False
+        return self.code_of(error) in self.busy
 
     def is_lock_timeout(self, error: BaseException | None) -> bool:
         """Return whether a wait for a lock timed out."""
-        return False
+        return self.code_of(error) in self.lock_timeout
 
     def is_cancelled(self, error: BaseException | None) -> bool:
         """Return whether the server has ended a statement because it took too long, or a person cancelled it."""
-        return False
+        return self.code_of(error) in self.cancelled
 
     def is_deadlock(self, error: BaseException | None) -> bool:
         """Return whether the database has ended a transaction because of a deadlock."""
-        return False
+        return self.code_of(error) in self.deadlock
 
     # Tables
 

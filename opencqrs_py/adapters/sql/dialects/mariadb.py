@@ -41,12 +41,9 @@ logger = logging.getLogger("opencqrs.store")
 # they are the client's own.
 _DUPLICATE, _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1062, 1205, 1213
 _NO_DEFAULT = 1364  # of a column that must not be null, and is not named
-_CANCELLED = {1317, 1969}  # by KILL QUERY, or by max_statement_time
 _AWAY = {1021, 1037, 1038, 1040, 1041, 1047, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
 _ENDS_TRANSACTION = {_LOCK_WAIT_TIMEOUT, _DEADLOCK, 1206}  # too many locks; of them a timeout only by an option
 _AWAY |= {_DEADLOCK, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
-_DENIES = {1044, 1142, 1143, 1227, 1370}  # a database, table, column, privilege or routine
-_READ_ONLY = {1290, 1792, 1836}  # the server, by an option; the transaction; the storage
 _DENIES_STEP = {1142, 1227, 1419}  # no privilege, or, with a binary log, triggers for administrators only
 _DRIVERS = ("pymysql", "MySQLdb")
 
@@ -169,6 +166,13 @@ class MariaDbDialect(Dialect):
     drop_temporary = "DROP TEMPORARY TABLE"
     swaps_in_steps = True
     row_lock = "UPDATE {} SET connection_id = CONNECTION_ID() {}"
+    denied = frozenset({1044, 1142, 1143, 1227, 1370})  # a database, table, column, privilege or routine
+    read_only = frozenset({1290, 1792, 1836})  # the server, by an option; the transaction; the storage
+    missing_column = frozenset({1054})
+    missing_table = frozenset({1146})
+    lock_timeout = frozenset({_LOCK_WAIT_TIMEOUT})
+    cancelled = frozenset({1317, 1969})  # by KILL QUERY, or by max_statement_time
+    deadlock = frozenset({_DEADLOCK})
     # ``ordered_reads`` is false: what a statement sees is decided transaction by transaction, while others commit.
 
     @override
@@ -253,36 +257,12 @@ class MariaDbDialect(Dialect):
         return None if number is None else cut or number in _AWAY
 
     @override
-    def denies(self, error: BaseException | None) -> bool:
-        return _number_of(error) in _DENIES
-
-    @override
-    def is_read_only(self, error: BaseException | None) -> bool:
-        return _number_of(error) in _READ_ONLY
-
-    @override
     def is_another_kind(self, error: BaseException | None) -> bool:
         return "Packet sequence number wrong" in str(error)
 
     @override
-    def misses_table(self, error: BaseException | None) -> bool:
-        return _number_of(error) in {1146, 1054}
-
-    @override
-    def misses_column(self, error: BaseException | None) -> bool:
-        return _number_of(error) == 1054
-
-    @override
-    def is_lock_timeout(self, error: BaseException | None) -> bool:
-        return _number_of(error) == _LOCK_WAIT_TIMEOUT
-
-    @override
-    def is_cancelled(self, error: BaseException | None) -> bool:
-        return _number_of(error) in _CANCELLED
-
-    @override
-    def is_deadlock(self, error: BaseException | None) -> bool:
-        return _number_of(error) == _DEADLOCK
+    def code_of(self, error: BaseException | None) -> int | None:
+        return _number_of(error)
 
     @override
     def adapt(self, table: Table) -> None:

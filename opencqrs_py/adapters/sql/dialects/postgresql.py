@@ -47,12 +47,10 @@ from opencqrs_py.processing.ports import Watch
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 
-_LOCK_NOT_AVAILABLE, _DEADLOCK, _CANCELLED = "55P03", "40P01", "57014"
+_LOCK_NOT_AVAILABLE = "55P03"
 # SQLSTATE classes that pass by themselves: connection, rolled back for others, resources, shutdown, lock not available.
 # Not among them: 57014, a statement that was cancelled or took too long, which is the handler's.
 _AWAY = ("08", "40", "53", "57P", _LOCK_NOT_AVAILABLE)
-_DENIES = {"42501", "3F000"}  # a privilege on an object, or on all schemas in the search path (or none exists)
-_READ_ONLY = "25006"  # also reported by a replica
 _NOT_NULL = "23502"
 # The server's messages when it refuses a user. Before a connection exists libpq passes on no SQLSTATE, so these are
 # texts; in another language they count as an outage.
@@ -183,6 +181,13 @@ class PostgresqlDialect(Dialect):
     reads_foreign_tables = True
     compares_bytes = True
     current_schema = "current_schema()"
+    denied = frozenset({"42501", "3F000"})  # a privilege on an object, or on all schemas in the search path (or none)
+    read_only = frozenset({"25006"})  # also reported by a replica
+    missing_column = frozenset({"42703"})
+    missing_table = frozenset({"42P01"})
+    lock_timeout = frozenset({_LOCK_NOT_AVAILABLE})
+    cancelled = frozenset({"57014"})
+    deadlock = frozenset({"40P01"})
 
     @override
     def connect_args(self, url: URL) -> dict[str, Any]:
@@ -234,36 +239,12 @@ class PostgresqlDialect(Dialect):
         return cut or state is None or state.startswith(_AWAY)  # without a state the connection itself failed
 
     @override
-    def denies(self, error: BaseException | None) -> bool:
-        return _state_of(error) in _DENIES
-
-    @override
-    def is_read_only(self, error: BaseException | None) -> bool:
-        return _state_of(error) == _READ_ONLY
-
-    @override
     def is_another_kind(self, error: BaseException | None) -> bool:
         return "received invalid response to SSL negotiation" in str(error)
 
     @override
-    def misses_table(self, error: BaseException | None) -> bool:
-        return _state_of(error) in {"42P01", "42703"}
-
-    @override
-    def misses_column(self, error: BaseException | None) -> bool:
-        return _state_of(error) == "42703"
-
-    @override
-    def is_lock_timeout(self, error: BaseException | None) -> bool:
-        return _state_of(error) == _LOCK_NOT_AVAILABLE
-
-    @override
-    def is_cancelled(self, error: BaseException | None) -> bool:
-        return _state_of(error) == _CANCELLED
-
-    @override
-    def is_deadlock(self, error: BaseException | None) -> bool:
-        return _state_of(error) == _DEADLOCK
+    def code_of(self, error: BaseException | None) -> str | None:
+        return _state_of(error)
 
     @override
     def adapt(self, table: Table) -> None:

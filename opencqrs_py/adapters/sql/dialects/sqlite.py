@@ -119,6 +119,10 @@ class SqliteDialect(Dialect):
     unstorable = frozenset({"nan"})  # it stores NaN as NULL
     loses_transactions = False
     reads_foreign_tables = True
+    read_only = frozenset({sqlite3.SQLITE_READONLY})
+    damaged = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+    full = frozenset({sqlite3.SQLITE_FULL})
+    busy = frozenset({sqlite3.SQLITE_BUSY})
     fix_refused = fix_read_only = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"
 
     @override
@@ -213,10 +217,6 @@ class SqliteDialect(Dialect):
         return result_code(error) in _AWAY or getattr(error, "sqlite_errorcode", 0) in _UNREPAIRED
 
     @override
-    def denies(self, error: BaseException | None) -> bool:
-        return False
-
-    @override
     def misses_table(self, error: BaseException | None) -> bool:
         return isinstance(error, sqlite3.Error) and str(error).startswith(("no such table", "no such column"))
 
@@ -225,20 +225,8 @@ class SqliteDialect(Dialect):
         return isinstance(error, sqlite3.Error) and str(error).startswith("no such column")
 
     @override
-    def is_damaged(self, error: BaseException | None) -> bool:
-        return result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-    @override
-    def is_full(self, error: BaseException | None) -> bool:
-        return result_code(error) == sqlite3.SQLITE_FULL
-
-    @override
-    def is_read_only(self, error: BaseException | None) -> bool:
-        return result_code(error) == sqlite3.SQLITE_READONLY
-
-    @override
-    def is_busy(self, error: BaseException | None) -> bool:
-        return result_code(error) == sqlite3.SQLITE_BUSY
+    def code_of(self, error: BaseException | None) -> int | None:
+        return result_code(error)
 
     @override
     def adapt(self, table: Table) -> None:
