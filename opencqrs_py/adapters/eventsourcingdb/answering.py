@@ -16,8 +16,8 @@ from opencqrs_py.adapters.eventsourcingdb.address import Address
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import scrubbed
 
-_PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
-_LASTING = {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.INSUFFICIENT_STORAGE}
+PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+_LASTING = {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.INSUFFICIENT_STORAGE}  # the latter for the license, too
 _WITHOUT_V2 = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}  # after which the client tries version 1
 _LONGEST = 60  # characters of a header that are shown
 
@@ -60,7 +60,7 @@ def _redirected(target: str, label: str, meant: str) -> RedirectedError:
 async def _refuse_other_server(label: str, _: object, __: object, at: aiohttp.TraceRequestEndParams) -> None:
     answer = at.response
     server = answer.headers.get("Server", "")
-    if server.startswith("EventSourcingDB/") or _is_outage(answer.status):
+    if server.startswith("EventSourcingDB/") or passes(answer.status):
         return
     if answer.status in _WITHOUT_V2 and "/api/v2/" in answer.url.path:
         return
@@ -70,6 +70,6 @@ async def _refuse_other_server(label: str, _: object, __: object, at: aiohttp.Tr
     raise EventStoreError("OCQ-334", scrubbed(what), label, fix)
 
 
-def _is_outage(status: int) -> bool:
-    """Return whether this is a proxy's response while the server is unavailable."""
-    return status in _PASSING or (status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in _LASTING)
+def passes(status: int) -> bool:
+    """Return whether this is the status of a server, or of a proxy before it, that is temporarily unavailable."""
+    return status in PASSING or (status >= HTTPStatus.INTERNAL_SERVER_ERROR and status not in _LASTING)

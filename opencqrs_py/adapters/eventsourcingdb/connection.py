@@ -31,13 +31,11 @@ from eventsourcingdb import (
 from typing_extensions import override
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
-from opencqrs_py.adapters.eventsourcingdb.answering import RedirectedError, refuse_others
+from opencqrs_py.adapters.eventsourcingdb.answering import PASSING, RedirectedError, passes, refuse_others
 from opencqrs_py.adapters.forks import Inherited, keep_open, leave_to_parent_in_forks
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 from opencqrs_py.model.masking import scrubbed
 
-_PASSING_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
-_LASTING_STATUSES = {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.INSUFFICIENT_STORAGE}  # the latter for the license, too
 _LASTING_CODES = {ErrorCode.STORE_READ_ONLY, ErrorCode.LICENSE_INVALID}
 _PASSING_CODES = {
     ErrorCode.SERVER_SHUTTING_DOWN,
@@ -119,13 +117,11 @@ def _is_outage(error: Exception) -> bool:
 
 
 def _passes(error: DbApiError) -> bool:
-    if error.code in _PASSING_CODES or error.status in _PASSING_STATUSES:
+    if error.code in _PASSING_CODES or error.status in PASSING:
         return True
     if error.code is None and error.status == HTTPStatus.OK and _SHUTTING_DOWN in error.description:
         return True
-    if error.code in _LASTING_CODES or error.status in _LASTING_STATUSES:
-        return False
-    return error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return error.code not in _LASTING_CODES and passes(error.status)
 
 
 def _reason(error: BaseException) -> str:
