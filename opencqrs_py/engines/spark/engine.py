@@ -350,10 +350,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             with self._changed:
                 if self._stopping:
                     return
-                at_head, refused, tasks = self._at_head(), self._refused(), self._dealt(slots)
+                busy = self._busy()
+                at_head, refused, tasks = self._at_head(busy), self._refused(busy), self._dealt(busy, slots)
                 self._running.update(at_head, refused, tasks)
                 if not at_head and not refused and not tasks:
-                    busy = self._busy()
                     self._changed.wait(min(group.next_due(busy) for group in self._groups.values()))
             self._look_after_tasks()
             for task in at_head:
@@ -382,9 +382,9 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             return self._capacity.look(self._spark.sparkContext)
         return self._meanwhile.tasks
 
-    def _dealt(self, slots: int) -> list[RunningTask]:
+    def _dealt(self, busy: Collection[PartitionDriver], slots: int) -> list[RunningTask]:
         """Assign the partitions with work to as many tasks as may be started now."""
-        busy, since = self._busy(), self._clock.monotonic()
+        since = self._clock.monotonic()
         in_turn = sorted(self._groups.items(), key=lambda item: item[1].started)
         ready = {name: found for name, group in in_turn if self._can_run(group) and (found := group.ready(busy))}
         running = Counter(task.group.run.group for task in self._running)
@@ -405,9 +405,9 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         here = self._meanwhile.tasks > 0 and can_wait
         return group.watcher.refusal is None and (self._jobs is not None or here)
 
-    def _at_head(self) -> list[RunningTask]:
+    def _at_head(self, busy: Collection[PartitionDriver]) -> list[RunningTask]:
         """Return the partitions that have just been claimed and have no work: no task will report that they run."""
-        busy, since = self._busy(), self._clock.monotonic()
+        since = self._clock.monotonic()
         found = ((group, group.new_at_head(busy)) for group in self._groups.values())
         return [RunningTask(group, tuple(drivers), since) for group, drivers in found if drivers]
 
@@ -418,9 +418,9 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         finally:
             self._free(task)
 
-    def _refused(self) -> list[RunningTask]:
+    def _refused(self, busy: Collection[PartitionDriver]) -> list[RunningTask]:
         """Return the partitions whose event store cannot be watched."""
-        busy, since = self._busy(), self._clock.monotonic()
+        since = self._clock.monotonic()
         groups = [group for group in self._groups.values() if group.watcher.refusal is not None]
         return [RunningTask(group, tuple(ready), since) for group in groups if (ready := group.ready(busy))]
 
