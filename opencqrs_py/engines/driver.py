@@ -224,7 +224,7 @@ class PartitionDriver:
         try:
             holds = supervised.failure is None or self._participates
             outcome = self.processor.release(self.cursor) if holds and not self.over else None
-            if outcome is not None and not _is_fenced(outcome):  # otherwise another process has it already
+            if outcome is not None and not outcome.is_fenced:  # otherwise another process has it already
                 self.settle(replace(outcome, without_log=True), releases=True)
         finally:
             if failed is not None:
@@ -457,10 +457,6 @@ def log_notice(notice: Notice) -> None:
     }
     enable_loggers()
     logger.log(_level(notice), "%s", text_of(notice), extra=extra)
-
-
-def _is_fenced(outcome: Outcome) -> bool:
-    return outcome.failure is not None and outcome.failure.origin is Origin.FENCED
 
 
 def _passive(notice: Notice) -> str:

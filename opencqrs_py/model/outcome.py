@@ -144,6 +144,11 @@ class Outcome:
         """Whether an event was tried, in the log or in the inbox, and its outcome recorded."""
         return bool(self.handled or self.skips or self.parked or self.expired or self.uncounted)
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the step ended because another claim has the partition."""
+        return self.failure is not None and self.failure.origin is Origin.FENCED
+
     def followed_by(self, then: Outcome) -> Outcome:
         """Return the combined outcome of this step and the following one."""
         return replace(

@@ -499,8 +499,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
     def _is_fenced_by_own_run(self, driver: PartitionDriver, outcome: Outcome) -> bool:
         """Return whether another run of the same task fenced this one; then the partition is taken over from it."""
-        fenced = outcome.failure is not None and outcome.failure.origin is Origin.FENCED
-        return fenced and not driver.abandoned and self._assignment.continued(driver)
+        return outcome.is_fenced and not driver.abandoned and self._assignment.continued(driver)
 
     def _settle_repeated(self, task: RunningTask, repeated: Mapping[PartitionDriver, Outcome]) -> None:
         """Process a task that Spark ran more than once: nothing is lost, unless a call timed out in another run.

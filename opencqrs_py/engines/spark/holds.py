@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.engines.spark.turns import Turns
 from opencqrs_py.engines.watching import HeadWatcher
-from opencqrs_py.model.outcome import Origin, Outcome
+from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.checkpoints.checkpointed import CheckpointedProcessor
 from opencqrs_py.processing.checkpoints.participation import logger
@@ -98,7 +98,7 @@ def _released(processor: CheckpointedProcessor, so_far: Outcome) -> Outcome:
 
     If another processor has the partition, they are only closed: a flush would interfere with its own.
     """
-    if so_far.failure is not None and so_far.failure.origin is Origin.FENCED:
+    if so_far.is_fenced:
         processor.close()
         return so_far
     cursor: Cursor = so_far.cursor

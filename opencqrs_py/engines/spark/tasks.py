@@ -332,7 +332,7 @@ def await_copy(processing: GroupProcessing, result: TaskResult, until: float, pe
 
     Spark takes the first result, so if ours came first it would end the run that does the work.
     """
-    taken = [one.cursor for one in result.outcomes if one.failure is not None and one.failure.origin is Origin.FENCED]
+    taken = [one.cursor for one in result.outcomes if one.is_fenced]
     claims = {cursor: processing.processor(cursor.partition).claim for cursor in taken}
     await_other_run(lambda: any(claim.is_succeeded(cursor) for cursor, claim in claims.items()), until, permit)
 
