@@ -139,8 +139,7 @@ class JobRunner:
     @property
     def in_hand(self) -> list[JobRun]:
         """The runs that this process executes."""
-        with self._changed:
-            return [each.run for each in self._in_hand.values()]
+        return [each.run for each in self._executed()]
 
     @property
     def failed(self) -> int:
@@ -284,8 +283,7 @@ class JobRunner:
 
     def _look(self) -> JobsView:
         """Read the store, and follow the active runs."""
-        with self._changed:
-            in_hand = list(self._in_hand.values())  # before the poll, which does not see runs that begin later
+        in_hand = self._executed()  # before the poll, which does not see runs that begin later
         view = self._parts.store.look(self._rules)
         self._follow(view, in_hand)
         return view
@@ -317,9 +315,7 @@ class JobRunner:
     def _warn_of_long(self) -> None:
         """Warn about active runs that exceed their time budgets."""
         now = self._parts.clock.monotonic()
-        with self._changed:
-            in_hand = list(self._in_hand.values())
-        for each in in_hand:
+        for each in self._executed():
             budget = self._rules[each.run.job].budget
             each.warned = warned_of(each.run, now - each.began, budget, each.warned)
 
@@ -418,9 +414,7 @@ class JobRunner:
 
     def _let_go(self) -> None:
         """Take runs away from threads that have not ended, so that other processes can continue them."""
-        with self._changed:
-            left = list(self._in_hand.values())
-        for each in left:
+        for each in self._executed():
             try:
                 known = self._parts.store.find(each.run.id)
                 if known is not None:
@@ -437,10 +431,13 @@ class JobRunner:
                 self.desk.request(JobRun(f"{name}@start:{company.node}", name, Trigger.STARTUP, now, due_at=due))
         self._asked_for_starts = True
 
-    def _threads(self) -> list[Thread]:
+    def _executed(self) -> list[_InHand]:
         with self._changed:
-            threads = (each.thread for each in self._in_hand.values())
-            return [each for each in threads if each is not None and each.ident is not None]
+            return list(self._in_hand.values())
+
+    def _threads(self) -> list[Thread]:
+        threads = (each.thread for each in self._executed())
+        return [each for each in threads if each is not None and each.ident is not None]
 
     def _pause(self, seconds: float, signals: RunSignals) -> None:
         until = time.monotonic() + seconds
