@@ -251,13 +251,7 @@ class MariaDbShadows(Shadows):
             require_building(swap, self._required(group))
             self._renew_marker(old)
             tables = self._fence(swap)
-            try:
-                began = time.monotonic()
-                self._rename(group, self._required(group))
-                seconds = time.monotonic() - began
-            except BaseException:
-                self._take_back(group)
-                raise
+            seconds = self._renamed(group)
             with self._database.explained():  # no reason to begin again: the next command completes the swap
                 position = self._follow(group, swap)
         return Swapped(position, tuple(tables), seconds)
@@ -283,13 +277,7 @@ class MariaDbShadows(Shadows):
                 self._require_empty(connection, before, fills)
                 rows.fence(self._ours, rows.newest_epoch(self._ours) + 1)
                 self._write(connection, replace(before, phase=RebuildPhase.SWAPPING, undoes=True))
-            try:
-                began = time.monotonic()
-                self._rename(group, self._required(group))
-                seconds = time.monotonic() - began
-            except BaseException:
-                self._take_back(group)
-                raise
+            seconds = self._renamed(group)
             with self._database.explained():
                 position = self._follow_back(group)
         self._drop(shadow)
@@ -364,6 +352,16 @@ class MariaDbShadows(Shadows):
         values = "handlers = %s, sequencing = %s WHERE group_name = %s"
         known = (swap.handlers, swap.sequencing, swap.group)
         connection.exec_driver_sql(f"UPDATE {place}{GROUPS.name} SET {values}", known)  # noqa: S608
+
+    def _renamed(self, group: str) -> float:
+        """Rename all tables, or return to the state before the intent; return how many seconds that took."""
+        began = time.monotonic()
+        try:
+            self._rename(group, self._required(group))
+        except BaseException:
+            self._take_back(group)
+            raise
+        return time.monotonic() - began
 
     def _rename(self, group: str, record: RebuildRecord) -> None:
         """Rename all tables at once, with the one that shows it; wait for others in short pieces."""
