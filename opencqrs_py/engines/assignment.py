@@ -90,7 +90,7 @@ class Assignment:
                 raise
         else:
             for driver, cursor in zip(drivers, cursors, strict=True):
-                driver.supervised.claimed_again(isolating(self.runs[group], cursor) if crashed else cursor)
+                driver.supervised.claimed_again(isolating(run, cursor) if crashed else cursor)
 
     def continued(self, driver: PartitionDriver) -> bool:
         """Continue a partition that a second run of its task has taken over; return ``False`` if another process has.

@@ -95,14 +95,12 @@ def make_checkpointing(
 
     own = [_while_claimed(bound) for bound in own]
 
-    def halves(some: Sequence[BoundHandler]) -> Halves:
-        kept = [bound for bound in some if bound.handler.mark.replay is not False]
-        usual = Dispatcher(some, types, reading, interceptors, belongs) if some else None
-        same = len(kept) == len(some)
-        return Halves(usual, usual if same else _dispatcher(kept))
-
-    def _dispatcher(some: Sequence[BoundHandler]) -> Dispatcher | None:
+    def dispatcher(some: Sequence[BoundHandler]) -> Dispatcher | None:
         return Dispatcher(some, types, reading, interceptors, belongs) if some else None
+
+    def halves(some: Sequence[BoundHandler]) -> Halves:
+        kept, usual = [bound for bound in some if bound.handler.mark.replay is not False], dispatcher(some)
+        return Halves(usual, usual if len(kept) == len(some) else dispatcher(kept))
 
     deferred = rule.mode is not CheckpointMode.AUTO or not others
     warning = _mixed(group, own, others, rule.mode) if others else ""
