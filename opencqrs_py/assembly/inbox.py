@@ -33,7 +33,7 @@ from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Skip
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.inbox.parking import events_of
-from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker
+from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, statuses_of
 
 _log = logging.getLogger("opencqrs.inbox")
 _FEW = 100  # sequences that are read one by one
@@ -536,8 +536,7 @@ def _why_not_seen(tracker: ProgressTracker, group: str) -> str:
 
 
 def _is_elsewhere(tracker: ProgressTracker, group: str) -> bool:
-    in_memory = isinstance(tracker, InMemoryProgressTracker)
-    return in_memory and not any(status.group == group for status in tracker.statuses())
+    return isinstance(tracker, InMemoryProgressTracker) and not statuses_of(tracker, group)
 
 
 def _contested(group: str, sequence_id: str, done: int) -> InboxError:

@@ -24,7 +24,7 @@ from opencqrs_py.model.progress import Cursor, PartitionStatus
 from opencqrs_py.processing.feed import UnsequencedError
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.ports import GroupRecords, ProgressTracker, RepartitioningTracker
+from opencqrs_py.processing.ports import GroupRecords, ProgressTracker, RepartitioningTracker, statuses_of
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -191,7 +191,7 @@ class Layouts:
         known = self._known(group)
         leaving = sorted(set(known) - set(target))
         carry = self._carrying(group, target)
-        statuses = [status for status in tracker.statuses() if status.group == name]
+        statuses = statuses_of(tracker, name)
         if not statuses:
             fix = "set life-cycle.partitions, or start it first"
             raise LayoutError("OCQ-615", f"group '{name}' has no progress yet", f"group {name}", fix)
@@ -290,7 +290,7 @@ class _Look:
 
 def partitions_of(tracker: ProgressTracker, settings: EffectiveGroup) -> tuple[Partition, ...]:
     """Return the partitions that a group has, or had if its progress is lost; before its first start, will have."""
-    known = tuple(sorted(each.partition for each in tracker.statuses() if each.group == settings.name))
+    known = tuple(sorted(each.partition for each in statuses_of(tracker, settings.name)))
     records = tracker.records() if isinstance(tracker, GroupRecords) else []
     recorded: RecordedLayout | None = next((one.layout for one in records if one.group == settings.name), None)
     if recorded is not None:

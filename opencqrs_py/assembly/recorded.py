@@ -15,7 +15,7 @@ from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.model.partition import layout
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.group_records import RecordRule, Warned, changed_since, selected_since
-from opencqrs_py.processing.ports import GroupRecords, ProgressTracker
+from opencqrs_py.processing.ports import GroupRecords, ProgressTracker, statuses_of
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -83,7 +83,7 @@ def _decided(
     settings: EffectiveGroup, rule: RecordRule, record: GroupRecord, tracker: ProgressTracker
 ) -> Iterator[Decision]:
     name = settings.name
-    statuses = [each for each in tracker.statuses() if each.group == name]
+    statuses = statuses_of(tracker, name)
     positions, waiting = {each.partition: each.position for each in statuses}, any(each.parked for each in statuses)
     partitions = layout(settings.life_cycle.partitions) if record.layout is None else record.layout.partitions
     if {*positions} - {*partitions}:  # of another layout, which a start refuses

@@ -29,7 +29,7 @@ from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_
 from opencqrs_py.processing.feed import UnsequencedError
 from opencqrs_py.processing.finding import find_event
 from opencqrs_py.processing.groups import GroupProcessing
-from opencqrs_py.processing.ports import EventSource, NeverHandled, ProgressTracker, ResettableTracker
+from opencqrs_py.processing.ports import EventSource, NeverHandled, ProgressTracker, ResettableTracker, statuses_of
 from opencqrs_py.processing.replays import ResetFunction
 from opencqrs_py.processing.roles import ON_RESET, Kind
 
@@ -195,7 +195,7 @@ class Resets:
             return partial(_handled_later, reset.group, processing)
         if not is_resequenced(tracker, reset.group, parts.code().sequencing):
             return partial(_handled_later, reset.group, processing)
-        statuses = [one for one in tracker.statuses() if one.group == reset.group]
+        statuses = statuses_of(tracker, reset.group)
         with _sequenced(reset.group):
             require_same_events(reset, statuses, processing)
         return partial(_new_for_all, statuses, never_handled(tracker, reset, statuses))
@@ -238,14 +238,14 @@ class Resets:
 
 def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Replay | None]:
     """Return what would be handled again by how far the group is now, waiting events left out."""
-    own = (status for status in tracker.statuses() if status.group == reset.group)
+    own = statuses_of(tracker, reset.group)
     reached = ((status, status.position if status.ahead is None else status.ahead.until) for status in own)
     return {status.partition: replay_after(reset, position, status.replay) for status, position in reached}
 
 
 def _of_this_log(tracker: ProgressTracker, source: EventSource, reset: Reset) -> Reset:
     """Return a reset by which only events of this log count as handled, as after it was restored."""
-    reached = max((status.farthest for status in tracker.statuses() if status.group == reset.group), default=0)
+    reached = max((status.farthest for status in statuses_of(tracker, reset.group)), default=0)
     newest = source.head()  # read after the progress, so it is not before that in the same log
     if reached <= newest:
         return reset
@@ -256,7 +256,7 @@ def _of_this_log(tracker: ProgressTracker, source: EventSource, reset: Reset) ->
 
 def _omitted_after(tracker: ProgressTracker, reset: Reset) -> int | None:
     """Return after which position a reset leaves out what a group has not handled yet; ``None`` if it does not."""
-    positions = (status.position for status in tracker.statuses() if status.group == reset.group)
+    positions = (status.position for status in statuses_of(tracker, reset.group))
     return min((position for position in positions if position < reset.position), default=None)
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from typing_extensions import override
 
 from opencqrs_py.model.partition import are_all
-from opencqrs_py.processing.ports import ProgressTracker, Watch
+from opencqrs_py.processing.ports import ProgressTracker, Watch, statuses_of
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two polls of a tracker without notifications
 
@@ -36,7 +36,7 @@ def reached(tracker: ProgressTracker, group: str) -> int:
     """Return what ``WatchableTracker.reached`` does, of any tracker."""
     if isinstance(tracker, WatchableTracker):
         return tracker.reached(group)
-    found = {status.partition: status.position + 1 for status in tracker.statuses() if status.group == group}
+    found = {status.partition: status.position + 1 for status in statuses_of(tracker, group)}
     return min(found.values()) if are_all(found) else 0
 
 

@@ -66,6 +66,7 @@ from opencqrs_py.processing.ports import (
     SucceedingTracker,
     Watch,
     nothing_ahead,
+    statuses_of,
 )
 from opencqrs_py.processing.reaching import WatchableTracker
 from opencqrs_py.processing.staging import RecordBatches, RowStaging, Stage
@@ -196,7 +197,7 @@ class SqlProgressTracker(
 
         A claim comes first, in a separate transaction: it waits for the owners' transactions, and fences them off.
         """
-        known = [status.partition for status in self.statuses() if status.group == reset.group]
+        known = [status.partition for status in statuses_of(self, reset.group)]
         if known:
             self.claim(reset.group, known, reset.position, _RESETTING)
         self._records.prepare()
@@ -211,7 +212,7 @@ class SqlProgressTracker(
 
         A claim comes first, in a separate transaction: it waits for the owners' transactions, and fences them off.
         """
-        known = [status.partition for status in self.statuses() if status.group == group]
+        known = [status.partition for status in statuses_of(self, group)]
         leaving = sorted(set(known) - set(partitions))
         if not leaving and (not known or setting is None):
             what = f"group '{group}' has no progress yet" if not known else f"group '{group}' has these partitions"

@@ -11,7 +11,7 @@ from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.ports import ProgressTracker, statuses_of
 
 _SHOWN = 5
 
@@ -135,7 +135,7 @@ def waiting_again(name: str, live: ProgressTracker, rebuilt: ProgressTracker, re
 def _waiting(name: str, tracker: ProgressTracker) -> dict[int, str]:
     """Return the events that wait in the inbox of a group, by position, with why."""
     found: dict[int, str] = {}
-    if any(one.parked for one in tracker.statuses() if one.group == name) and isinstance(tracker, SqlProgressTracker):
+    if any(one.parked for one in statuses_of(tracker, name)) and isinstance(tracker, SqlProgressTracker):
         for entry in tracker.entries(name):
             why = entry.errors[-1].error if entry.errors else "an earlier one of its sequence does"
             found[entry.position] = f"{entry.event_id!r} waits in the inbox ({why})"
@@ -145,7 +145,7 @@ def _waiting(name: str, tracker: ProgressTracker) -> dict[int, str]:
 def _unhandled(name: str, tracker: ProgressTracker) -> dict[int, str]:
     """Return the events of a group that were skipped, or wait in its inbox, by position, with why."""
     found = _waiting(name, tracker)
-    if any(one.skipped for one in tracker.statuses() if one.group == name):
+    if any(one.skipped for one in statuses_of(tracker, name)):
         for skip in tracker.skipped():
             if skip.group == name:
                 found[skip.position] = f"{skip.event_id!r} was skipped ({skip.reason})"

@@ -13,7 +13,7 @@ from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import WHOLE, Partition
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.processing.pacing import Following
-from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.ports import ProgressTracker, statuses_of
 
 _log = logging.getLogger("opencqrs.control")
 _REACH_SECONDS = 5.0  # that the live group pauses for the rebuild to handle the rest
@@ -61,7 +61,7 @@ class Reach:
         Raises:
             RebuildError: OCQ-635, if one fails permanently.
         """
-        found = _of(self.rebuilt, self.group)
+        found = statuses_of(self.rebuilt, self.group)
         require_sound(self.group, found)
         return found
 
@@ -69,7 +69,7 @@ class Reach:
         """Return how far the rebuild may go now."""
         if self.following is None:
             return head
-        live = (one.position for one in _of(self.live, self.group))
+        live = (one.position for one in statuses_of(self.live, self.group))
         self.following.move(min(live, default=0) if self.leaves_out else max(live, default=0))
         limit = self.following.limit()
         return head if limit is None else min(head, limit)
@@ -110,7 +110,7 @@ class Reach:
 
     def _require_replayed(self, own: Mapping[Partition, int]) -> None:
         """Refuse to swap within a replay whose rest leaves out a handler that still has to fill the new tables."""
-        replays = {one.partition: one.replay for one in _of(self.live, self.group) if one.replay is not None}
+        replays = {one.partition: one.replay for one in statuses_of(self.live, self.group) if one.replay is not None}
         until = max((each.until for partition, each in replays.items() if each.until > own[partition]), default=None)
         if self.writes_once and until is not None:
             reason = f"the group handles events again up to {until}, without handlers with replay=False, which would "
@@ -118,14 +118,14 @@ class Reach:
 
     def _ahead(self) -> dict[Partition, int]:
         """Return up to where live partitions have handled some sequences, which is beyond their positions."""
-        return {one.partition: one.ahead.until for one in _of(self.live, self.group) if one.ahead is not None}
+        return {one.partition: one.ahead.until for one in statuses_of(self.live, self.group) if one.ahead is not None}
 
     def _go_to(self, live: Mapping[Partition, int], farthest: int) -> None:
         """Let the rebuild go as far as the live group, unless left-out handlers would miss events that lie between."""
         if self.following is None:
             return
-        statuses = _of(self.live, self.group)
-        own = {one.partition: one.position for one in _of(self.rebuilt, self.group)}
+        statuses = statuses_of(self.live, self.group)
+        own = {one.partition: one.position for one in statuses_of(self.rebuilt, self.group)}
         if self.resequenced:
             self._require_same_events(live, statuses, max((farthest, *own.values())))
         else:
@@ -169,10 +169,6 @@ def _beyond(status: PartitionStatus, position: int) -> tuple[int, tuple[int, ...
     if replay is None or replay.until <= position:
         return None
     return replay.until, tuple(one for one in replay.unhandled if one > position)
-
-
-def _of(tracker: ProgressTracker, group: str) -> list[PartitionStatus]:
-    return [one for one in tracker.statuses() if one.group == group]
 
 
 def _warn_of_waiting(group: str, statuses: Sequence[PartitionStatus]) -> None:

@@ -29,6 +29,7 @@ from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
 from opencqrs_py.processing.pacing import ArrivalRate, Following, Pace
+from opencqrs_py.processing.ports import statuses_of
 from opencqrs_py.processing.roles import Kind
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class ShadowBuild:
     def _live(self) -> GroupRecord | None:
         """Return the record of the live group, which must have begun."""
         name, tracker = self._group.name, self._parts.tracker()
-        if not any(one.group == name for one in tracker.statuses()):
+        if not statuses_of(tracker, name):
             what = f"group '{name}' has never run, so there is nothing to rebuild beside it"
             raise RebuildError("OCQ-630", what, f"group {name}", "opencqrs run")
         records = tracker.records() if isinstance(tracker, SqlProgressTracker) else ()
@@ -196,7 +197,7 @@ class ShadowBuild:
     def _require_log(self) -> None:
         """Refuse with OCQ-316 if the live group is beyond the end of the log: the rebuild would never reach it."""
         name = self._group.name
-        position = max(one.farthest for one in self._parts.tracker().statuses() if one.group == name)
+        position = max(one.farthest for one in statuses_of(self._parts.tracker(), name))
         try:
             self._container.event_store().verify(position, "")
         except OtherLogError as error:
@@ -205,7 +206,7 @@ class ShadowBuild:
     def _layout(self) -> tuple[Partition, ...]:
         """Return the partitions that the live group has, which those of the shadow have to be."""
         name = self._group.name
-        found = {one.partition for one in self._parts.tracker().statuses() if one.group == name}
+        found = {one.partition for one in statuses_of(self._parts.tracker(), name)}
         whole = layout(len(found))
         if found != set(whole):
             what = f"the partitions of group '{name}' are being changed, or differ in size"

@@ -21,7 +21,7 @@ from opencqrs_py.engines.leading import LostPartitions
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.model.properties import locked_cached_property
 from opencqrs_py.processing.pacing import Limit, PacedSource
-from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.ports import ProgressTracker, statuses_of
 
 
 class ShadowRun:
@@ -93,7 +93,7 @@ class ShadowRun:
 
     def statuses(self) -> list[PartitionStatus]:
         """Return how far each partition is; none before the first event."""
-        return [one for one in self.tracker.statuses() if one.group == self._group.name]
+        return statuses_of(self.tracker, self._group.name)
 
     @locked_cached_property
     def _container(self) -> ApplicationContainer:

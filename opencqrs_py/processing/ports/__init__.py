@@ -32,6 +32,7 @@ from opencqrs_py.processing.ports.progress_tracker import (
     SavingTracker,
     SucceedingTracker,
     nothing_ahead,
+    statuses_of,
 )
 from opencqrs_py.processing.ports.surroundings import (
     BackOff,
@@ -88,4 +89,5 @@ __all__ = [
     "knows_head",
     "nothing_ahead",
     "report_unfinished",
+    "statuses_of",
 ]

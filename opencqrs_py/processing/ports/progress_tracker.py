@@ -97,6 +97,11 @@ class ProgressTracker(Protocol):
         ...
 
 
+def statuses_of(tracker: ProgressTracker, group: str) -> list[PartitionStatus]:
+    """Return the status of every partition of one group, by modulus and residue."""
+    return [status for status in tracker.statuses() if status.group == group]
+
+
 @runtime_checkable
 class SucceedingTracker(ProgressTracker, Protocol):
     """A tracker that lets one run of a task take partitions over from another run, under the same claim."""
