@@ -21,7 +21,7 @@ from opencqrs_py.errors import AssemblyError, WaitTimedOutError
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
-from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.ports import ProgressTracker, statuses_of
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -265,8 +265,8 @@ class Control:
         for group in sorted({key.group for key in keys}):
             tracker = self._tracker_of(group)
             whole = partitions_of(tracker, self._groups[group])
-            for status in tracker.statuses():
-                key, failure = GroupPartition(status.group, status.partition), status.failure
+            for status in statuses_of(tracker, group):
+                key, failure = GroupPartition(group, status.partition), status.failure
                 if key not in keys or failure is None or not (failure.crashes or failure.in_hand):
                     continue
                 (cursor,) = tracker.claim(group, [status.partition], status.position, "opencqrs groups", layout=whole)
