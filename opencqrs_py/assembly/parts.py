@@ -35,6 +35,7 @@ from opencqrs_py.assembly.registration import ControllerRegistration
 from opencqrs_py.config import EffectiveGroup, Tracking
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.errors import AssemblyError, RebuildError
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.binding import BoundHandler, bind, of_reset
 from opencqrs_py.processing.ports import (
@@ -208,8 +209,7 @@ def bound_handlers(
 def replay_ends(settings: EffectiveGroup, discovered: Discovered) -> list[ResetFunction]:
     """Return the calls of a group's ``@on_replay_finished`` functions; ``@on_reset`` functions are only checked."""
     injector = discovered.injector
-    for each in discovered.resets:
-        if each.group == settings.name:
-            of_reset(each.call, each.place, injector, ON_RESET)
-    ends = (each for each in discovered.replay_ends if each.group == settings.name)
+    for each in discovered.functions_of(Declaration.ON_RESET, settings.name):
+        of_reset(each.call, each.place, injector, ON_RESET)
+    ends = discovered.functions_of(Declaration.ON_REPLAY_FINISHED, settings.name)
     return [of_reset(each.call, each.place, injector, ON_REPLAY_FINISHED) for each in ends]

@@ -16,6 +16,7 @@ from opencqrs_py.config.choices import Interval, Mode
 from opencqrs_py.config.groups import ScheduleSettings
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.choices import BatchOrder
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.handler import event_type_of
 from opencqrs_py.model.naming import in_one_line
 from opencqrs_py.processing.definitions import place_of
@@ -163,8 +164,8 @@ def batch_key_of(settings: EffectiveGroup, discovered: Discovered) -> GroupFunct
     Raises:
         AssemblyError: OCQ-610, if the group has two, or is not scheduled and has one, or a filter.
     """
-    keys = [one for one in discovered.batch_keys if one.group == settings.name]
-    filters = [one for one in discovered.inbox_filters if one.group == settings.name]
+    keys = discovered.functions_of(Declaration.BATCH_KEY, settings.name)
+    filters = discovered.functions_of(Declaration.INBOX_FILTER, settings.name)
     whose = f"group '{settings.name}'"
     if settings.processing.mode is not Mode.SCHEDULED and (keys or filters):
         decorator = "@batch_key" if keys else "@inbox_filter"
@@ -203,7 +204,7 @@ def schedule_rule_of(
         check_argument(function, "an event", batch.ordering_ref, setting)
         key = OrderingKey(function, f"batch.ordering-ref '{batch.ordering_ref}'", place_of(function))
     further_attempts = None if retry.max_attempts is None else retry.max_attempts - 1
-    filters = (one for one in discovered.inbox_filters if one.group == settings.name)
+    filters = discovered.functions_of(Declaration.INBOX_FILTER, settings.name)
     return ScheduleRule(
         schedule=_schedule(schedule),
         mode=batch.mode,

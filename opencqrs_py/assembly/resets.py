@@ -19,6 +19,7 @@ from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.assembly.resequencing import is_resequenced, never_handled, require_same_events
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import ExplainedError, ResetError, TransactionEndedError
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus
@@ -154,7 +155,8 @@ class Resets:
         if not isinstance(tracker, ResettableTracker) or isinstance(tracker, InMemoryProgressTracker):
             what = f"the progress of group '{group.name}' cannot be reset: {_why_not(tracker)}"
             raise ResetError("OCQ-613", what, f"group {group.name}", "keep progress in a database")
-        functions = [_bound(each, discovered) for each in discovered.resets if each.group == group.name]
+        own = discovered.functions_of(Declaration.ON_RESET, group.name)
+        functions = [_bound(each, discovered) for each in own]
         source = self._container.event_store()
         head = source.head()
         position = self._position(target, source, head)

@@ -19,6 +19,7 @@ from opencqrs_py.config.choices import ENGINES, LiveDuringRebuild, Mode
 from opencqrs_py.config.value_types import AGO, parse_duration
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
@@ -245,7 +246,7 @@ def _is_ahead(setting: str, position: int, source: EventSource, clock: Clock) ->
 def preparation(blueprint: Blueprint, group: str, container: ApplicationContainer) -> Callable[[], None]:
     """Return what runs the ``@on_start`` functions of a group, in one transaction."""
     discovered = blueprint.discover()
-    starts = [start for start in discovered.starts if start.group == group]
+    starts = discovered.functions_of(Declaration.ON_START, group)
 
     def prepare() -> None:
         if not starts:

@@ -9,18 +9,8 @@ from typing import Any
 
 from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.model.context import ProcessingContext
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.event import Event
-
-HANDLER_ATTRIBUTE = "__opencqrs_handlers__"
-ON_START_ATTRIBUTE = "__opencqrs_on_start__"
-BATCH_KEY_ATTRIBUTE = "__opencqrs_batch_key__"
-INBOX_FILTER_ATTRIBUTE = "__opencqrs_inbox_filter__"
-ON_RESET_ATTRIBUTE = "__opencqrs_on_reset__"
-ON_REPLAY_FINISHED_ATTRIBUTE = "__opencqrs_on_replay_finished__"
-UPCASTER_ATTRIBUTE = "__opencqrs_upcasts__"
-AROUND_ATTRIBUTE = "__opencqrs_around__"
-CHECKPOINTING_ATTRIBUTE = "__opencqrs_checkpointing__"
-EVENT_TYPE_ATTRIBUTE = "__opencqrs_event_type__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,5 +135,5 @@ class Invocation:
 
 def event_type_of(event_class: type) -> str | None:
     """Return the event type that ``@event_type`` gave to this class itself (not to a parent), or ``None``."""
-    name = event_class.__dict__.get(EVENT_TYPE_ATTRIBUTE)
+    name = event_class.__dict__.get(Declaration.EVENT_TYPE.attribute)
     return name if isinstance(name, str) else None

@@ -10,8 +10,6 @@ from typing import Any, TypeAlias
 
 from opencqrs_py.errors import JobCancelledError
 
-JOB_ATTRIBUTE = "__opencqrs_jobs__"
-
 JobId: TypeAlias = int | str
 """Identifies an item of a job, such as the key of an invoice. All ids of a job have one type."""
 

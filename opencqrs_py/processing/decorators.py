@@ -16,24 +16,9 @@ from typing import Any, TypeAlias, TypeVar, overload
 from unicodedata import category
 
 from opencqrs_py.errors import HandlerSignatureError
-from opencqrs_py.model.handler import (
-    AROUND_ATTRIBUTE,
-    BATCH_KEY_ATTRIBUTE,
-    CHECKPOINTING_ATTRIBUTE,
-    EVENT_TYPE_ATTRIBUTE,
-    HANDLER_ATTRIBUTE,
-    INBOX_FILTER_ATTRIBUTE,
-    ON_REPLAY_FINISHED_ATTRIBUTE,
-    ON_RESET_ATTRIBUTE,
-    ON_START_ATTRIBUTE,
-    UPCASTER_ATTRIBUTE,
-    AroundMark,
-    GroupMark,
-    HandlerMark,
-    Surrounded,
-    event_type_of,
-)
-from opencqrs_py.model.job import JOB_ATTRIBUTE, JobMark
+from opencqrs_py.model.declarations import Declaration
+from opencqrs_py.model.handler import AroundMark, GroupMark, HandlerMark, Surrounded, event_type_of
+from opencqrs_py.model.job import JobMark
 from opencqrs_py.processing.register import register
 
 _NOT_IN_NAMES = {"Cc", "Cs"}  # categories of Unicode: control characters, lone surrogates
@@ -68,7 +53,7 @@ def event_type(name: str) -> Callable[[C], C]:
                 f'keep one @event_type; name both at the handler: @event_handling("loans", types=["{known}", "{name}"])'
             )
             raise HandlerSignatureError("OCQ-200", what, fix=fix)
-        setattr(event_class, EVENT_TYPE_ATTRIBUTE, name)
+        setattr(event_class, Declaration.EVENT_TYPE.attribute, name)
         register(event_class)
         return event_class
 
@@ -117,9 +102,9 @@ def event_handling(
     """
     given: Any = group
     if callable(given) or isinstance(given, _METHODS):
-        return _noted(given, HANDLER_ATTRIBUTE, HandlerMark(""))
+        return _noted(given, Declaration.HANDLER, HandlerMark(""))
     mark = _checked(group, types, order, events, replay=replay)
-    return lambda handler: _noted(handler, HANDLER_ATTRIBUTE, mark)
+    return lambda handler: _noted(handler, Declaration.HANDLER, mark)
 
 
 def _refuse_patterns(decorator: str, types: Sequence[str]) -> None:
@@ -173,7 +158,7 @@ def dataframe_handler(
         fix = """write @dataframe_handler("loans", events=BookLent)"""
         raise HandlerSignatureError("OCQ-200", "@dataframe_handler needs the name of a processing group", fix=fix)
     mark = _checked(group, types, None, events, replay=replay)
-    return lambda handler: _noted(handler, HANDLER_ATTRIBUTE, replace(mark, in_frames=True))
+    return lambda handler: _noted(handler, Declaration.HANDLER, replace(mark, in_frames=True))
 
 
 def on_start(group: str | Enum) -> Callable[[T], T]:
@@ -184,7 +169,7 @@ def on_start(group: str | Enum) -> Callable[[T], T]:
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
     """
-    return _of_group(group, "on_start", ON_START_ATTRIBUTE)
+    return _of_group(group, Declaration.ON_START)
 
 
 def on_reset(group: str | Enum) -> Callable[[T], T]:
@@ -199,7 +184,7 @@ def on_reset(group: str | Enum) -> Callable[[T], T]:
     Raises:
         HandlerSignatureError: OCQ-200, if ``group`` is not a name.
     """
-    return _of_group(group, "on_reset", ON_RESET_ATTRIBUTE)
+    return _of_group(group, Declaration.ON_RESET)
 
 
 def on_replay_finished(group: str | Enum) -> Callable[[T], T]:
@@ -214,7 +199,7 @@ def on_replay_finished(group: str | Enum) -> Callable[[T], T]:
     Raises:
         HandlerSignatureError: OCQ-200, if ``group`` is not a name.
     """
-    return _of_group(group, "on_replay_finished", ON_REPLAY_FINISHED_ATTRIBUTE)
+    return _of_group(group, Declaration.ON_REPLAY_FINISHED)
 
 
 def batch_key(group: str | Enum) -> Callable[[T], T]:
@@ -229,7 +214,7 @@ def batch_key(group: str | Enum) -> Callable[[T], T]:
     Raises:
         HandlerSignatureError: OCQ-200, if ``group`` is not a name.
     """
-    return _of_group(group, "batch_key", BATCH_KEY_ATTRIBUTE)
+    return _of_group(group, Declaration.BATCH_KEY)
 
 
 def inbox_filter(group: str | Enum) -> Callable[[T], T]:
@@ -244,7 +229,7 @@ def inbox_filter(group: str | Enum) -> Callable[[T], T]:
     Raises:
         HandlerSignatureError: OCQ-200, if ``group`` is not a name.
     """
-    return _of_group(group, "inbox_filter", INBOX_FILTER_ATTRIBUTE)
+    return _of_group(group, Declaration.INBOX_FILTER)
 
 
 def checkpointing(group: str | Enum) -> Callable[[C], C]:
@@ -271,19 +256,20 @@ def checkpointing(group: str | Enum) -> Callable[[C], C]:
         if not isinstance(given, type):
             shown = getattr(given, "__qualname__", repr(given))
             raise HandlerSignatureError("OCQ-640", f"@checkpointing marks {shown}, which is not a class", fix=fix)
-        setattr(cls, CHECKPOINTING_ATTRIBUTE, (*vars(cls).get(CHECKPOINTING_ATTRIBUTE, ()), GroupMark(name.strip())))
+        attribute = Declaration.CHECKPOINTING.attribute
+        setattr(cls, attribute, (*vars(cls).get(attribute, ()), GroupMark(name.strip())))
         register(cls)
         return cls
 
     return mark
 
 
-def _of_group(group: object, decorator: str, attribute: str) -> Callable[[T], T]:
-    name = _text(group)
+def _of_group(group: object, declaration: Declaration) -> Callable[[T], T]:
+    name, decorator = _text(group), declaration.value
     if not isinstance(name, str) or not name.strip():
-        fix = f'write @{decorator}("catalog")'
-        raise HandlerSignatureError("OCQ-200", f"@{decorator} needs the name of a processing group", fix=fix)
-    return lambda function: _noted(function, attribute, GroupMark(name.strip()))
+        fix = f'write {decorator}("catalog")'
+        raise HandlerSignatureError("OCQ-200", f"{decorator} needs the name of a processing group", fix=fix)
+    return lambda function: _noted(function, declaration, GroupMark(name.strip()))
 
 
 def upcaster(*types: str) -> Callable[[T], T]:
@@ -307,8 +293,8 @@ def upcaster(*types: str) -> Callable[[T], T]:
     _refuse_patterns("@upcaster", types)
 
     def mark(function: T) -> T:
-        earlier = _marks_on(function, UPCASTER_ATTRIBUTE)
-        setattr(function, UPCASTER_ATTRIBUTE, tuple(dict.fromkeys((*types, *earlier))))
+        earlier = _marks_on(function, Declaration.UPCASTER)
+        setattr(function, Declaration.UPCASTER.attribute, tuple(dict.fromkeys((*types, *earlier))))
         register(function)
         return function
 
@@ -347,7 +333,7 @@ def job(name: str | Enum, *, input: Callable[..., Any] | None = None) -> Callabl
         what = f"input is a function that returns ids, got {input!r}"
         raise HandlerSignatureError("OCQ-200", what, fix='write @job("remind", input=due_invoices)')
     mark = JobMark(text.strip(), input)
-    return lambda function: _noted(function, JOB_ATTRIBUTE, mark)
+    return lambda function: _noted(function, Declaration.JOB, mark)
 
 
 @overload
@@ -393,7 +379,7 @@ def _around(surrounded: Surrounded, group: Any, order: int | None) -> Any:
         fix = f'write @around_{surrounded.value}("catalog"), or @around_{surrounded.value} for every group'
         raise HandlerSignatureError("OCQ-200", f"a processing group's name is a text, got {group!r}", fix=fix)
     name = group.strip()
-    return lambda function: _noted(function, AROUND_ATTRIBUTE, AroundMark(surrounded, name, order))
+    return lambda function: _noted(function, Declaration.AROUND, AroundMark(surrounded, name, order))
 
 
 def _text(name: Any) -> Any:
@@ -409,19 +395,19 @@ def _text(name: Any) -> Any:
     return text
 
 
-def _noted(member: T, attribute: str, mark: _Mark) -> T:
+def _noted(member: T, declaration: Declaration, mark: _Mark) -> T:
     """Add a mark. Each decoration creates its own mark, which copies of the member share."""
-    earlier = _marks_on(member, attribute)
-    setattr(member, attribute, (*earlier, replace(mark, home=register(member))))
+    earlier = _marks_on(member, declaration)
+    setattr(member, declaration.attribute, (*earlier, replace(mark, home=register(member))))
     return member
 
 
-def _marks_on(member: Any, attribute: str) -> tuple[Any, ...]:
+def _marks_on(member: Any, declaration: Declaration) -> tuple[Any, ...]:
     """Return the marks that ``member`` has already; refuse objects that cannot have one."""
     if inspect.ismethod(member) or not hasattr(member, "__dict__"):
         what = f"a {type(member).__name__} cannot be decorated"
         fix = "decorate a function, a method where it is written, or a class"
         written = member.fget if isinstance(member, property) else member
         raise HandlerSignatureError("OCQ-200", what, getattr(written, "__qualname__", repr(member)), fix)
-    marks: tuple[Any, ...] = member.__dict__.get(attribute, ())
+    marks: tuple[Any, ...] = member.__dict__.get(declaration.attribute, ())
     return marks

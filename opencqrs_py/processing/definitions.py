@@ -12,16 +12,8 @@ from typing import Any, Protocol
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.model.collector import collector_waits
-from opencqrs_py.model.handler import (
-    AROUND_ATTRIBUTE,
-    HANDLER_ATTRIBUTE,
-    UPCASTER_ATTRIBUTE,
-    AroundMark,
-    Handler,
-    HandlerMark,
-    Interceptor,
-    Upcaster,
-)
+from opencqrs_py.model.declarations import Declaration
+from opencqrs_py.model.handler import AroundMark, Handler, HandlerMark, Interceptor, Upcaster
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.processing.checkpoints.participants import checkpointed_groups, participant_of
 
@@ -143,7 +135,7 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
         what = f"{getattr(definition, '__qualname__', type(definition).__qualname__)} is not a function"
         fix = "give functions, or methods bound to an instance, such as Reminders(mailer).remind"
         raise HandlerSignatureError("OCQ-207", what, place_of(definition), fix)
-    marks: tuple[HandlerMark, ...] = getattr(definition, HANDLER_ATTRIBUTE, ())
+    marks: tuple[HandlerMark, ...] = getattr(definition, Declaration.HANDLER.attribute, ())
     if not marks:
         raise _undecorated(definition, "@event_handling", "EventHandlerDefinition")
     return [
@@ -158,7 +150,7 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
 def _groups_of_class(method: Any) -> list[str]:
     """Return the groups to which a method belongs through its class."""
     cls = type(getattr(method, "__self__", None))
-    marks = cls.__dict__.get(HANDLER_ATTRIBUTE, ())
+    marks = cls.__dict__.get(Declaration.HANDLER.attribute, ())
     groups = [mark.group for mark in marks if mark.group] or checkpointed_groups(cls)
     if not groups:
         raise without_group(cls, place_of(method), 'write @event_handling("catalog")')
@@ -168,7 +160,7 @@ def _groups_of_class(method: Any) -> list[str]:
 def without_group(cls: type, place: str, fix: str) -> HandlerSignatureError:
     """Return the error of a handler without a group, with the class if that has a parent that names one."""
     for parent in cls.__mro__[1:]:
-        named = [mark.group for mark in vars(parent).get(HANDLER_ATTRIBUTE, ()) if mark.group]
+        named = [mark.group for mark in vars(parent).get(Declaration.HANDLER.attribute, ()) if mark.group]
         if named or checkpointed_groups(parent):
             what = f"class {cls.__name__} names no processing group, and does not inherit that of {parent.__name__}"
             decorator = (
@@ -187,13 +179,13 @@ def _participant_of(method: Any, group: str) -> Participant | None:
 
 def upcaster_on(function: Any) -> Upcaster | None:
     """Return the upcaster that a function is marked as, ``None`` if it is not decorated."""
-    types = getattr(function, "__dict__", {}).get(UPCASTER_ATTRIBUTE, ())  # a proxy may invent attributes
+    types = getattr(function, "__dict__", {}).get(Declaration.UPCASTER.attribute, ())  # a proxy may invent attributes
     return Upcaster(types, function, place_of(function)) if types else None
 
 
 def interceptors_on(function: Any) -> list[Interceptor]:
     """Return the interceptors that a function is marked as; none if it is not decorated."""
-    marks = getattr(function, "__dict__", {}).get(AROUND_ATTRIBUTE, ())
+    marks = getattr(function, "__dict__", {}).get(Declaration.AROUND.attribute, ())
     return [Interceptor(mark, function, place_of(function)) for mark in marks]
 
 

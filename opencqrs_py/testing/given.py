@@ -12,8 +12,9 @@ from pydantic_core import to_jsonable_python
 
 from opencqrs_py.assembly.discovery.members import Member, marks_of, members_of, methods_of
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, event_type_of
+from opencqrs_py.model.handler import event_type_of
 from opencqrs_py.model.json_text import write_json
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.processing.checkpoints.participants import checkpointed_groups
@@ -159,7 +160,7 @@ def _groups(member: Any) -> list[str]:
     if isinstance(member, type) and (groups := checkpointed_groups(member)):
         return groups
     methods = methods_of(member) if isinstance(member, type) else []
-    marks = [*marks_of(member, HANDLER_ATTRIBUTE), *(mark for method in methods for mark in method.marks)]
+    marks = [*marks_of(member, Declaration.HANDLER), *(mark for method in methods for mark in method.marks)]
     return [mark.group for mark in marks if mark.group]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +18,7 @@ from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
 from opencqrs_py.model.checkpoint import LATEST, Latest
 from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import canonical, counted
 from opencqrs_py.model.partition import Partition, layout
@@ -106,8 +107,8 @@ class HandlerTest:
         self.database = opened_database(database)
         self._injectors = [found.injector]  # one of each process so far
         self._closing = closing(self, self.database, self._injectors, is_own=isinstance(database, str))
-        self._starts = self._own(found.starts)
-        self._resets = self._own(found.resets)
+        self._starts = self._own(found, Declaration.ON_START)
+        self._resets = self._own(found, Declaration.ON_RESET)
         self._injector = found.injector
         self._provide = provide
         self._transactions = DatabaseTransactions(self.database)
@@ -143,7 +144,7 @@ class HandlerTest:
             interceptors=[*found.interceptors, *([] if in_frames else [self._seen.interceptor])],
             event_classes=found.event_classes,
             frames=self._local_frames if in_frames else None,
-            replay_finished=[each.call for each in self._own(found.replay_ends)],
+            replay_finished=[each.call for each in self._own(found, Declaration.ON_REPLAY_FINISHED)],
         )
         return EventHandlingProcessor(
             0,
@@ -225,7 +226,9 @@ class HandlerTest:
         Nothing is released. At the next ``handle`` new instances of handler classes resume at ``progress``.
         """
         found = discover_members(self._members, provided=self._provide)
-        self._injector, self._starts, self._resets = found.injector, self._own(found.starts), self._own(found.resets)
+        self._starts = self._own(found, Declaration.ON_START)
+        self._resets = self._own(found, Declaration.ON_RESET)
+        self._injector = found.injector
         self._injectors.append(found.injector)
         self._processor = self._made(found)
         self._prepared = False
@@ -407,8 +410,8 @@ class HandlerTest:
         finally:
             self._closing()
 
-    def _own(self, functions: Iterable[GroupFunction]) -> list[GroupFunction]:
-        return [each for each in functions if canonical(each.group) == canonical(self.group)]
+    def _own(self, found: Discovered, declaration: Declaration) -> list[GroupFunction]:
+        return [each for each in found.functions[declaration] if canonical(each.group) == canonical(self.group)]
 
     def _prepare(self) -> None:
         if self._prepared:

@@ -21,6 +21,7 @@ from opencqrs_py.jobs.execution import JobExecution, Surroundings
 from opencqrs_py.jobs.items import Items
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun, RunStatus, chosen_ids
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.job import Job, JobId, RunSignals, Trigger
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
@@ -74,7 +75,7 @@ class JobTest:
         self.job = _only(found.jobs, name)
         self.clock = FakeClock() if start is None else FakeClock(start)
         self.database = opened_database(database)
-        self._starts: Sequence[GroupFunction] = found.starts
+        self._starts: Sequence[GroupFunction] = found.functions[Declaration.ON_START]
         self._injector = found.injector
         self._closing = closing(self, self.database, [found.injector], is_own=isinstance(database, str))
         self._transactions = DatabaseTransactions(self.database)

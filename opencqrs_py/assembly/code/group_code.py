@@ -13,6 +13,7 @@ from opencqrs_py.assembly.code.fingerprint import CodeReader, OwnModules
 from opencqrs_py.assembly.discovery.discovered import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.handler import Upcaster
 from opencqrs_py.processing.binding import BoundHandler
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -108,7 +109,7 @@ def _members(settings: EffectiveGroup, discovered: Discovered, handlers: Sequenc
     yield from taken
     yield from (each for each in discovered.event_classes if taken & {*each.__mro__})
     yield from (one.call for one in discovered.interceptors if one.mark.group in ("", settings.name))
-    yield from (one.call for one in discovered.inbox_filters if one.group == settings.name)
+    yield from (one.call for one in discovered.functions_of(Declaration.INBOX_FILTER, settings.name))
 
 
 def _injected_into(members: Sequence[Any], injector: ContainerInjector) -> Iterator[object]:

@@ -13,7 +13,8 @@ from opencqrs_py.assembly.discovery.discovered import DeclaredHandler
 from opencqrs_py.assembly.discovery.members import Member, marks_of, methods_of
 from opencqrs_py.config import ConfigurationWarning
 from opencqrs_py.errors import AssemblyError
-from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, event_type_of
+from opencqrs_py.model.declarations import Declaration
+from opencqrs_py.model.handler import event_type_of
 from opencqrs_py.processing.annotations import written_annotations
 from opencqrs_py.processing.definitions import place_of
 
@@ -77,7 +78,7 @@ def _copied_files(members: Sequence[Member]) -> Iterator[AssemblyError]:
 def _handles(member: Member) -> bool:
     if isinstance(member.value, type):
         return not inspect.isabstract(member.value) and bool(methods_of(member.value))
-    return bool(marks_of(member.value, HANDLER_ATTRIBUTE))
+    return bool(marks_of(member.value, Declaration.HANDLER))
 
 
 def alike_handlers(handlers: Sequence[DeclaredHandler]) -> Iterator[ConfigurationWarning]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.config import ConfigurationWarning
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.handler import Handler, HandlerMark, Interceptor, Upcaster
 from opencqrs_py.model.job import Job
 
@@ -53,15 +54,11 @@ class Discovered:
 
     Attributes:
         declared: All handlers in the order in which they run within their group.
-        starts: All ``@on_start`` functions.
+        functions: All functions that serve groups, such as those with ``@on_start``, in the order of definition.
         event_classes: All classes with an event type.
         injector: Provides what the user's containers hold.
         upcasters: All upcasters.
         interceptors: All interceptors, outermost first.
-        batch_keys: All ``@batch_key`` functions.
-        inbox_filters: All ``@inbox_filter`` functions, in the order of definition.
-        resets: All ``@on_reset`` functions, likewise.
-        replay_ends: All ``@on_replay_finished`` functions, likewise.
         warnings: What works, but is probably not intended.
         places: The processing groups as handlers spell them, in the order of their first handler in the source, each
             with the place of that one.
@@ -69,15 +66,11 @@ class Discovered:
     """
 
     declared: tuple[DeclaredHandler, ...]
-    starts: tuple[GroupFunction, ...]
+    functions: Mapping[Declaration, tuple[GroupFunction, ...]]
     event_classes: tuple[type, ...]
     injector: ContainerInjector
     upcasters: tuple[Upcaster, ...] = ()
     interceptors: tuple[Interceptor, ...] = ()
-    batch_keys: tuple[GroupFunction, ...] = ()
-    inbox_filters: tuple[GroupFunction, ...] = ()
-    resets: tuple[GroupFunction, ...] = ()
-    replay_ends: tuple[GroupFunction, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[ConfigurationWarning, ...] = ()
     jobs: tuple[Job, ...] = ()
@@ -104,6 +97,10 @@ class Discovered:
     def declared_of(self, group: str) -> tuple[DeclaredHandler, ...]:
         """Return how the handlers of a group are declared, in the order in which they run. Makes no instance."""
         return tuple(each for each in self.declared if each.mark.group == group)
+
+    def functions_of(self, declaration: Declaration, group: str) -> list[GroupFunction]:
+        """Return the functions of one kind that serve a group."""
+        return [each for each in self.functions[declaration] if each.group == group]
 
     def fingerprint(self, group: str) -> tuple[str, ...]:
         """Return what every process that has found the same handlers of a group has found."""

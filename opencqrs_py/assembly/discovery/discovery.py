@@ -32,53 +32,12 @@ from opencqrs_py.config import ConfigurationWarning
 from opencqrs_py.config.problems import alike_groups
 from opencqrs_py.errors import AssemblyError, ExplainedError, HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
-from opencqrs_py.model.handler import (
-    AROUND_ATTRIBUTE,
-    BATCH_KEY_ATTRIBUTE,
-    HANDLER_ATTRIBUTE,
-    INBOX_FILTER_ATTRIBUTE,
-    ON_REPLAY_FINISHED_ATTRIBUTE,
-    ON_RESET_ATTRIBUTE,
-    ON_START_ATTRIBUTE,
-    UPCASTER_ATTRIBUTE,
-    Handler,
-    HandlerMark,
-    event_type_of,
-)
-from opencqrs_py.model.job import JOB_ATTRIBUTE, Job, JobMark
+from opencqrs_py.model.declarations import Declaration
+from opencqrs_py.model.handler import Handler, HandlerMark, event_type_of
+from opencqrs_py.model.job import Job, JobMark
 from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.checkpoints.participants import checkpointed_groups, participant_of
 from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on, without_group
-
-_FUNCTIONS_ONLY = {
-    UPCASTER_ATTRIBUTE: "@upcaster",
-    AROUND_ATTRIBUTE: "@around_event or @around_handler",
-    ON_START_ATTRIBUTE: "@on_start",
-    ON_RESET_ATTRIBUTE: "@on_reset",
-    ON_REPLAY_FINISHED_ATTRIBUTE: "@on_replay_finished",
-    BATCH_KEY_ATTRIBUTE: "@batch_key",
-    INBOX_FILTER_ATTRIBUTE: "@inbox_filter",
-}
-
-_NOUNS = {
-    HANDLER_ATTRIBUTE: "handler",
-    JOB_ATTRIBUTE: "job",
-    UPCASTER_ATTRIBUTE: "upcaster",
-    AROUND_ATTRIBUTE: "interceptor",
-    ON_START_ATTRIBUTE: "@on_start function",
-    ON_RESET_ATTRIBUTE: "@on_reset function",
-    ON_REPLAY_FINISHED_ATTRIBUTE: "@on_replay_finished function",
-    BATCH_KEY_ATTRIBUTE: "@batch_key function",
-    INBOX_FILTER_ATTRIBUTE: "@inbox_filter function",
-}
-
-_OF_GROUPS = {
-    "starts": "@on_start",
-    "resets": "@on_reset",
-    "replay_ends": "@on_replay_finished",
-    "batch_keys": "@batch_key",
-    "inbox_filters": "@inbox_filter",
-}
 
 
 def discover(
@@ -131,15 +90,11 @@ def discover_members(
         places.setdefault(handler.mark.group, handler.place)
     return Discovered(
         declared=tuple(sorted(declared, key=order_of)),
-        starts=_of_groups(values, ON_START_ATTRIBUTE),
         event_classes=tuple(cls for cls in classes if event_type_of(cls)),
         injector=injector,
         upcasters=tuple(filter(None, map(upcaster_on, values))),
         interceptors=tuple(sorted((one for value in values for one in interceptors_on(value)), key=order_of)),
-        batch_keys=_of_groups(values, BATCH_KEY_ATTRIBUTE),
-        inbox_filters=_of_groups(values, INBOX_FILTER_ATTRIBUTE),
-        resets=_of_groups(values, ON_RESET_ATTRIBUTE),
-        replay_ends=_of_groups(values, ON_REPLAY_FINISHED_ATTRIBUTE),
+        functions={each: _of_groups(values, each) for each in Declaration if each.value.of_group},
         places=places,
         jobs=tuple(_jobs(chosen, instances)),
     )
@@ -191,13 +146,13 @@ def _jobs(members: Iterable[Member], instances: _Instances) -> Iterator[Job]:
 def _jobs_of(member: Member, instances: _Instances, counted: set[int]) -> Iterator[Job]:
     cls = member.value
     if not isinstance(cls, type):
-        for mark in _new_marks(marks_of(cls, JOB_ATTRIBUTE), counted):
+        for mark in _new_marks(marks_of(cls, Declaration.JOB), counted):
             yield Job(mark, cls, place_of(cls), member.reference)
         return
-    if marks_of(cls, JOB_ATTRIBUTE):
+    if marks_of(cls, Declaration.JOB):
         fix = 'put @job("…") above the method that does the work'
         raise HandlerSignatureError("OCQ-207", "@job marks a class", place_of(cls), fix)
-    methods = methods_of(cls, JOB_ATTRIBUTE)
+    methods = methods_of(cls, Declaration.JOB)
     if inspect.isabstract(cls):
         return
     for number, method in enumerate(methods):
@@ -218,7 +173,7 @@ def _declared(members: Iterable[Member], instances: _Instances) -> Iterator[Decl
         if isinstance(member.value, type):
             yield from _methods(member, instances, counted)
         elif callable(member.value):
-            marks = [mark for mark in marks_of(member.value, HANDLER_ATTRIBUTE) if id(mark) not in counted]
+            marks = [mark for mark in marks_of(member.value, Declaration.HANDLER) if id(mark) not in counted]
             counted.update(map(id, marks))
             yield from _of_function(member, marks)
 
@@ -234,7 +189,7 @@ def _of_function(member: Member, marks: Sequence[HandlerMark]) -> Iterator[Decla
 
 def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterator[DeclaredHandler]:
     cls = member.value
-    own_marks = marks_of(cls, HANDLER_ATTRIBUTE)
+    own_marks = marks_of(cls, Declaration.HANDLER)
     of_checkpoints = checkpointed_groups(cls)
     _check_twice(own_marks, place_of(cls))
     methods = [method for method in methods_of(cls) if not counted & {id(mark) for mark in method.marks}]
@@ -284,16 +239,17 @@ def _check_twice(marks: Sequence[HandlerMark], place: str) -> None:
 def _check_methods(cls: type) -> None:
     """Refuse decorators that would silently do nothing on methods, or on a class."""
     for marked in (cls, *decorated_in(cls)):
-        for attribute, decorator in _FUNCTIONS_ONLY.items():
-            if marks_of(marked, attribute):
+        for declaration in Declaration:
+            decorator = declaration.value
+            if decorator.functions_only and marks_of(marked, declaration):
                 what = f"{decorator} marks a {'class' if isinstance(marked, type) else 'method'}"
                 fix = f"put {decorator} above a function of the module; it gets what containers provide by annotation"
                 raise HandlerSignatureError("OCQ-207", what, place_of(marked), fix)
 
 
-def _of_groups(members: Iterable[Any], attribute: str) -> tuple[GroupFunction, ...]:
+def _of_groups(members: Iterable[Any], declaration: Declaration) -> tuple[GroupFunction, ...]:
     functions = (member for member in members if not isinstance(member, type))
-    marked = ((function, mark) for function in functions for mark in marks_of(function, attribute))
+    marked = ((function, mark) for function in functions for mark in marks_of(function, declaration))
     return tuple(GroupFunction(mark.group, function, place_of(function)) for function, mark in marked)
 
 
@@ -307,7 +263,7 @@ def _imported_from_others(modules: Sequence[ModuleType], members: Sequence[Membe
             counted |= ids
             if not ids or (home := home_of(value)) in names:
                 continue
-            noun = next(noun for attribute, noun in _NOUNS.items() if marks_of(value, attribute))
+            noun = next(each.value.noun for each in Declaration if each.value.noun and marks_of(value, each))
             what = f"module {module.__name__} imports {noun} {name} from a module that discovery does not scan: it "
             what += "never runs"
             fix = f"name module {home} in discovery.modules too, or do not import it"
@@ -348,15 +304,14 @@ def _with_groups_as_spelled(found: Discovered, *, complete: bool) -> Discovered:
         replace(one, mark=replace(one.mark, group=spelled.get(canonical(one.mark.group), one.mark.group)))
         for one in found.interceptors
     )
-    of_groups: dict[str, Any] = {name: named(getattr(found, name)) for name in _OF_GROUPS}
-    return replace(found, interceptors=tuple(around), **of_groups)
+    of_groups = {declaration: named(functions) for declaration, functions in found.functions.items()}
+    return replace(found, interceptors=tuple(around), functions=of_groups)
 
 
 def _without_handlers(found: Discovered, spelled: Mapping[str, str]) -> Iterator[ExplainedError]:
-    kinds = {decorator: getattr(found, name) for name, decorator in _OF_GROUPS.items()}
-    started = [(decorator, one.group, one.place) for decorator, functions in kinds.items() for one in functions]
+    of_groups = [(str(kind.value), one.group, one.place) for kind, each in found.functions.items() for one in each]
     around = [(f"@around_{o.mark.surrounded.value}", o.mark.group, o.place) for o in found.interceptors if o.mark.group]
-    for decorator, group, place in (*started, *around):
+    for decorator, group, place in (*of_groups, *around):
         if canonical(group) not in spelled:
             close = nearest(group, spelled.values())
             fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(spelled.values()) or 'none'}"

@@ -12,32 +12,15 @@ from typing import Any
 from dependency_injector.containers import DeclarativeContainer
 
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
-from opencqrs_py.model.handler import (
-    AROUND_ATTRIBUTE,
-    BATCH_KEY_ATTRIBUTE,
-    HANDLER_ATTRIBUTE,
-    INBOX_FILTER_ATTRIBUTE,
-    ON_REPLAY_FINISHED_ATTRIBUTE,
-    ON_RESET_ATTRIBUTE,
-    ON_START_ATTRIBUTE,
-    UPCASTER_ATTRIBUTE,
-    event_type_of,
-)
-from opencqrs_py.model.job import JOB_ATTRIBUTE
+from opencqrs_py.model.declarations import Declaration
+from opencqrs_py.model.handler import event_type_of
 from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.register import Register, register_of
 
 EVERYTHING = "*"
 """Stands in a reference for all members of a module."""
 
-_OF_GROUPS = (
-    ON_START_ATTRIBUTE,
-    ON_RESET_ATTRIBUTE,
-    ON_REPLAY_FINISHED_ATTRIBUTE,
-    BATCH_KEY_ATTRIBUTE,
-    INBOX_FILTER_ATTRIBUTE,
-)
-_ATTRIBUTES = (HANDLER_ATTRIBUTE, JOB_ATTRIBUTE, *_OF_GROUPS, AROUND_ATTRIBUTE)
+_WITH_MARKS = [each for each in Declaration if each.value.noun and each is not Declaration.UPCASTER]  # which has types
 _METHODS = (FunctionType, staticmethod, classmethod, partialmethod, singledispatchmethod, type)
 _DEEPEST = 100  # wrappers around a function; more are a circle
 _FIX = "put @{decorator} above the decorators that replace the function, or give each function its own name"
@@ -82,7 +65,7 @@ def members_of(module: ModuleType) -> list[Member]:
 
 def home_of(member: Any) -> str:
     """Return the name of the module whose import has decorated a function or class, else of the one that defines it."""
-    marks = (mark for attribute in _ATTRIBUTES for mark in marks_of(member, attribute))
+    marks = (mark for each in _WITH_MARKS for mark in marks_of(member, each))
     return next((mark.home for mark in marks if mark.home), "") or str(member.__module__)
 
 
@@ -102,13 +85,13 @@ def reference_of(member: Any, module: ModuleType) -> str:
     raise AssemblyError("OCQ-513", what, place_of(member), fix)
 
 
-def marks_of(member: Any, attribute: str) -> tuple[Any, ...]:
+def marks_of(member: Any, declaration: Declaration) -> tuple[Any, ...]:
     """Return the marks that a decorator has left on ``member`` itself, or on the function of a static or class method.
 
     Those that a class inherits do not count.
     """
-    own: tuple[Any, ...] = _namespace_of(member).get(attribute, ())
-    return own if own or not isinstance(member, staticmethod | classmethod) else marks_of(member.__func__, attribute)
+    own: tuple[Any, ...] = _namespace_of(member).get(declaration.attribute, ())
+    return own if own or not isinstance(member, staticmethod | classmethod) else marks_of(member.__func__, declaration)
 
 
 def _namespace_of(member: Any) -> Mapping[str, Any]:
@@ -242,8 +225,8 @@ def _has_marks(cls: type) -> bool:
 
 def mark_ids(member: Any) -> set[int]:
     """Return what identifies the decorations of ``member``: a copy by ``functools.wraps`` has the same ones."""
-    ids = {id(mark) for attribute in _ATTRIBUTES for mark in marks_of(member, attribute)}
-    types = marks_of(member, UPCASTER_ATTRIBUTE)
+    ids = {id(mark) for each in _WITH_MARKS for mark in marks_of(member, each)}
+    types = marks_of(member, Declaration.UPCASTER)
     return ids | {id(types)} if types else ids
 
 
@@ -290,18 +273,18 @@ class Method:
         name: By which the class knows it.
         held: As the class holds it: a function, or a static or class method.
         marked: What carries the marks; an override that is not decorated itself is called by those of its parent.
-        attribute: Which decorator's marks those are.
+        declaration: What its marks declare.
     """
 
     name: str
     held: Any
     marked: Any
-    attribute: str = HANDLER_ATTRIBUTE
+    declaration: Declaration = Declaration.HANDLER
 
     @property
     def marks(self) -> tuple[Any, ...]:
         """What ``@event_handling``, or ``@job``, has left on it."""
-        return marks_of(self.marked, self.attribute)
+        return marks_of(self.marked, self.declaration)
 
     @property
     def place(self) -> str:
@@ -313,19 +296,19 @@ class Method:
         return self.held.__get__(instance, type(instance)) if hasattr(self.held, "__get__") else self.held
 
 
-def methods_of(cls: type, attribute: str = HANDLER_ATTRIBUTE) -> list[Method]:
+def methods_of(cls: type, declaration: Declaration = Declaration.HANDLER) -> list[Method]:
     """Return the handler methods of a class, those of its parents first, each class's in the order of decoration.
 
-    With another attribute these are the methods that its decorator has marked, such as jobs. A method of a child takes
-    the place of its parent's, as in Python. One that is not decorated itself is called for the same events; ``None`` in
-    its place removes the handler.
+    With another declaration these are the methods that its decorators have marked, such as jobs. A method of a child
+    replaces its parent's, as in Python. One that is not decorated itself is called for the same events; ``None``
+    instead of it removes the handler.
 
     Raises:
         HandlerSignatureError: OCQ-209, if a child overrides a name by which a parent has several handlers.
     """
     found: dict[str, list[Method]] = {}
     for each in reversed(cls.__mro__):
-        own = _own_methods(each, attribute)
+        own = _own_methods(each, declaration)
         for name in found.keys() & vars(each).keys():
             found[name] = _overridden(found[name], each, own.get(name))
         found.update({name: methods for name, methods in own.items() if name not in found or methods})
@@ -338,16 +321,16 @@ def decorated_in(cls: type) -> list[Any]:
     return [inner_function(each) for each in (*(body.members if body else ()), *vars(cls).values())]
 
 
-def _own_methods(cls: type, attribute: str) -> dict[str, list[Method]]:
+def _own_methods(cls: type, declaration: Declaration) -> dict[str, list[Method]]:
     """Return the methods that are marked in the body of this class itself, by name."""
     body = register_of(cls)
     registered = body.members if body else []
-    methods = [_method(each, cls, registered, attribute) for each in registered if marks_of(each, attribute)]
+    methods = [_method(each, cls, registered, declaration) for each in registered if marks_of(each, declaration)]
     seen = {id(mark) for method in methods for mark in method.marks}
     for name, held in vars(cls).items():
-        marks = () if isinstance(held, type) else marks_of(held, attribute)
+        marks = () if isinstance(held, type) else marks_of(held, declaration)
         if marks and not {id(mark) for mark in marks} <= seen:
-            methods.append(Method(name, held, held, attribute))
+            methods.append(Method(name, held, held, declaration))
             seen.update(id(mark) for mark in marks)
     result: dict[str, list[Method]] = {}
     for method in methods:
@@ -355,13 +338,13 @@ def _own_methods(cls: type, attribute: str) -> dict[str, list[Method]]:
     return result
 
 
-def _method(function: Any, cls: type, registered: list[Any], attribute: str) -> Method:
+def _method(function: Any, cls: type, registered: list[Any], declaration: Declaration) -> Method:
     held = standing_for(function, vars(cls), registered)
     name = next((name for name, value in vars(cls).items() if value is held), function.__name__)
     holder = vars(cls).get(name)
     if held is function and isinstance(holder, staticmethod | classmethod) and not hasattr(function, "__func__"):
         held = type(holder)(function)  # another one of that name shows how this one was meant
-    return Method(name, held, held, attribute)
+    return Method(name, held, held, declaration)
 
 
 def _overridden(inherited: list[Method], cls: type, own: list[Method] | None) -> list[Method]:

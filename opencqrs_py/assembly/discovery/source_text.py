@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from opencqrs_py.assembly.code.normalised_source import parsed
+from opencqrs_py.model.declarations import Declaration
 
 _PACKAGE = b"opencqrs_py"
 _CONTAINERS = "dependency_injector"
-_NAME_GROUPS = {"event_handling", "dataframe_handler", "checkpointing"}
-_UNMISTAKABLE = {"event_handling", "dataframe_handler", "upcaster", "around_event", "around_handler"}
-_OF_GROUPS = {"on_start", "on_reset", "on_replay_finished", "batch_key", "inbox_filter"}
+_NAME_GROUPS = {name for each in Declaration if each.value.names_groups for name in each.value.names}
+_UNMISTAKABLE = {name for each in Declaration if each.value.unmistakable for name in each.value.names}
 _JOB = re.compile(rb"\bjob\b")
 _FROM_PACKAGE = rb"\bfrom\s*\.[.\s]*import\b"  # which does not name the package
-_RUN = {*_UNMISTAKABLE, *_OF_GROUPS, "job"}
-_DECORATORS = {*_UNMISTAKABLE, *_NAME_GROUPS, *_OF_GROUPS, "event_type", "job"}
+_RUN = {name for each in Declaration if each.value.noun for name in each.value.names}
+_DECORATORS = {name for each in Declaration for name in each.value.names}
 
 
 @dataclass(frozen=True)

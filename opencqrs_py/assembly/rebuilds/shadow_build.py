@@ -22,6 +22,7 @@ from opencqrs_py.assembly.running import initial_position
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.value_types import AGO
 from opencqrs_py.errors import OtherLogError, RebuildError
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import mask_url
 from opencqrs_py.model.naming import listed
@@ -273,7 +274,7 @@ class ShadowBuild:
     def _conditions(self, live: GroupRecord | None) -> dict[str, str]:
         """Return what the tables of a rebuild depend on besides handlers and settings that the record has."""
         group = self._group
-        starts = [one.call for one in self._blueprint.discover().starts if one.group == group.name]
+        starts = [one.call for one in self._blueprint.discover().functions_of(Declaration.ON_START, group.name)]
         return {
             "fetch.subject": group.fetch.subject,
             "fetch.recursive": str(group.fetch.recursive),

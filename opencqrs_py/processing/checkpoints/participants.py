@@ -8,7 +8,7 @@ from typing import Any
 
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.checkpoint import Participant
-from opencqrs_py.model.handler import CHECKPOINTING_ATTRIBUTE
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.processing.annotations import why_not_called_with
 from opencqrs_py.processing.checkpoints.participation import (
@@ -31,7 +31,7 @@ _PARAMETERS = {
 
 def checkpointed_groups(cls: type) -> list[str]:
     """Return the groups that ``@checkpointing`` names on this class itself, not on a parent."""
-    return [mark.group for mark in vars(cls).get(CHECKPOINTING_ATTRIBUTE, ())]
+    return [mark.group for mark in vars(cls).get(Declaration.CHECKPOINTING.attribute, ())]
 
 
 def participant_of(instance: object, group: str, place: str) -> Participant | None:

@@ -13,6 +13,7 @@ from opencqrs_py.assembly.blueprint import modules_of
 from opencqrs_py.assembly.discovery.discovery import discover
 from opencqrs_py.assembly.discovery.members import members_of, reference_of
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+from opencqrs_py.model.declarations import Declaration
 
 HEAD = """
 import functools
@@ -383,7 +384,8 @@ def prepare(): ...
 def around(): yield
 """)
     assert (found.groups, type(found.groups[0])) == ((name,), str)
-    assert [start.group for start in found.starts] == [one.mark.group for one in found.interceptors] == [name]
+    assert [one.mark.group for one in found.interceptors] == [name]
+    assert [start.group for start in found.functions[Declaration.ON_START]] == [name]
 
 
 @pytest.mark.parametrize(
@@ -468,7 +470,7 @@ for number in (1, 2):
     @event_type(f"new.v{number}")
     class E: ...
 """)
-    assert [start.group for start in found.starts] == ["group-1", "group-2"]
+    assert [start.group for start in found.functions[Declaration.ON_START]] == ["group-1", "group-2"]
     assert [up.types for up in found.upcasters] == [("old.v1",), ("old.v2",)]
     assert [one.mark.group for one in found.interceptors] == ["group-1", "group-2"]
     assert len(found.event_classes) == 2
@@ -484,7 +486,7 @@ def test_handlers_made_after_the_import_are_not_found(make_module):
     module = make_module(HEAD + 'def make():\n    @event_handling("a")\n    def on(event: dict): ...\n    return on\n')
     made = module.make()
     assert discover([module]).make_handlers() == ()
-    assert made.__opencqrs_handlers__[0].group == "a"
+    assert made.__opencqrs_handler__[0].group == "a"
 
 
 def test_handlers_made_by_another_modules_function_belong_to_the_calling_module(make_module):
@@ -535,7 +537,7 @@ def test_start_functions_and_interceptors_are_matched_in_every_spelling(found_in
         '@on_start("bookCatalog")\ndef prepare(): ...\n'
         '@around_event("BOOK_CATALOG")\ndef around(): yield\n'
     )
-    assert [start.group for start in found.starts] == ["book-catalog"]
+    assert [start.group for start in found.functions[Declaration.ON_START]] == ["book-catalog"]
     assert [one.mark.group for one in found.interceptors] == ["book-catalog"]
 
 

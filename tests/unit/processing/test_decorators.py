@@ -10,12 +10,7 @@ import pytest
 from opencqrs_py import around_event, around_handler, event_handling, event_type, job, on_start, upcaster
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import AroundMark, HandlerMark, Surrounded
-from opencqrs_py.model.handler import (
-    AROUND_ATTRIBUTE,
-    HANDLER_ATTRIBUTE,
-    ON_START_ATTRIBUTE,
-    UPCASTER_ATTRIBUTE,
-)
+from opencqrs_py.model.declarations import Declaration
 
 
 def handler() -> None:
@@ -30,7 +25,7 @@ def fresh() -> Callable[[], None]:
 
 
 def marks(function: Callable[..., Any]) -> tuple[HandlerMark, ...]:
-    found: tuple[HandlerMark, ...] = getattr(function, HANDLER_ATTRIBUTE)
+    found: tuple[HandlerMark, ...] = getattr(function, Declaration.HANDLER.attribute)
     return found
 
 
@@ -176,7 +171,7 @@ def test_a_class_has_one_event_type() -> None:
 
 def test_an_on_start_function_may_serve_several_groups() -> None:
     function = on_start("one")(on_start(" two ")(fresh()))
-    assert [mark.group for mark in getattr(function, ON_START_ATTRIBUTE)] == ["two", "one"]
+    assert [mark.group for mark in getattr(function, Declaration.ON_START.attribute)] == ["two", "one"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +188,7 @@ def test_an_upcaster_has_the_types_of_its_decorators(
     function = fresh()
     for decorate in decorators:
         assert decorate(function) is function
-    assert getattr(function, UPCASTER_ATTRIBUTE) == types
+    assert getattr(function, Declaration.UPCASTER.attribute) == types
 
 
 @pytest.mark.parametrize(
@@ -211,12 +206,12 @@ def test_an_upcaster_has_the_types_of_its_decorators(
 def test_a_decorator_leaves_its_mark_on_the_interceptor(decorator: Callable[..., Any], mark: AroundMark) -> None:
     function = fresh()
     assert decorator(function) is function
-    assert getattr(function, AROUND_ATTRIBUTE) == (mark,)
+    assert getattr(function, Declaration.AROUND.attribute) == (mark,)
 
 
 def test_an_interceptor_may_serve_several_groups() -> None:
     function = around_event("one")(around_handler("two")(fresh()))
-    assert getattr(function, AROUND_ATTRIBUTE) == (
+    assert getattr(function, Declaration.AROUND.attribute) == (
         AroundMark(Surrounded.HANDLER, "two"),
         AroundMark(Surrounded.EVENT, "one"),
     )

@@ -5,6 +5,7 @@ import pytest
 from opencqrs_py.assembly.blueprint import import_modules
 from opencqrs_py.assembly.discovery.discovery import discover
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+from opencqrs_py.model.declarations import Declaration
 
 HEAD = """
 from opencqrs_py import Event, event_handling, event_type, on_start
@@ -215,7 +216,7 @@ def handle(event: X) -> None: ...
         ]
     )
     assert [cls.__name__ for cls in found.event_classes] == ["X"]
-    assert [(start.group, start.call.__name__) for start in found.starts] == [("a", "prepare")]
+    assert [(start.group, start.call.__name__) for start in found.functions[Declaration.ON_START]] == [("a", "prepare")]
 
 
 def test_upcasters_are_found_as_defined_and_interceptors_in_their_order(make_module):
