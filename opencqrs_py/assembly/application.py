@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -287,7 +287,7 @@ class Application:
 
     def _start(
         self,
-        groups: Sequence[str],
+        names: Sequence[str],
         observer: Observer,
         *,
         verbose: bool,
@@ -296,48 +296,42 @@ class Application:
     ) -> None:
         refuse_in_import()
         enable_loggers()
-        how = {"verbose": verbose, "jobs": not groups if jobs is None else jobs, "until_caught_up": until_caught_up}
-        self._life.start(partial(self._planned, groups, observer, **how))
+        with self._life.starting():  # wrong names are raised before anything is opened
+            _log.info("%s", sources_line(self.configuration, self.project))
+            found = self.blueprint.discover()
+            runs_jobs = bool(found.jobs) and (not names if jobs is None else jobs)
+            found.make_handlers()  # a class that cannot be made is refused, whichever groups start
+            chosen = self._chosen(names, may_be_none=runs_jobs)
+            others = [] if names else [each for each in self.groups if each not in chosen]
+            with self._life.opened(), self._reporting(observer) as reporting:
+                launch = self._launch(verbose=verbose, until_caught_up=until_caught_up)
+                self._create(launch, chosen, others, reporting, jobs=runs_jobs)
 
-    def _planned(
-        self, names: Sequence[str], observer: Observer, *, verbose: bool, jobs: bool, until_caught_up: bool
-    ) -> Callable[[], None]:
-        """Return what makes the parts of a start; wrong names are raised before anything is opened."""
-        _log.info("%s", sources_line(self.configuration, self.project))
-        runs_jobs = jobs and bool(self.blueprint.discover().jobs)
-        self.blueprint.discover().make_handlers()  # a class that cannot be made is refused, whichever groups start
-        chosen = self._chosen(names, may_be_none=runs_jobs)
-        others = [] if names else [each for each in self.groups if each not in chosen]
-        launch = partial(self._launch, verbose=verbose, until_caught_up=until_caught_up)
-        return partial(self._begin, chosen, others, observer, launch, jobs=runs_jobs)
-
-    def _begin(
+    def _create(
         self,
+        launch: Launch,
         chosen: Sequence[EffectiveGroup],
         others: Sequence[EffectiveGroup],
         observer: Observer,
-        launching: Callable[[], Launch],
         *,
         jobs: bool,
     ) -> None:
         """Create what runs, and the HTTP server. Nothing is started yet."""
-        with self._reporting(observer) as reporting:
-            serving = self._life.serving = self._made_serving()
-            watching = reporting if serving is None else Observers([serving.counting, reporting])
-            launch = launching()
-            launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
-            if chosen:
-                self._require_event_store()
-            counting = None if serving is None else serving.runs
-            parts = self._job_assembly(verbose=launch.verbose).parts(observer=counting) if jobs else None
-            if jobs or self.blueprint.job_triggers:
-                self.container.job_store().prepare()  # not within a transaction in which an event starts a job
-            processors = launch.processors(chosen, others, watching, parts, self.layouts.started)
-            self._life.processors = processors
-            if processors.jobs is not None:
-                self.container.job_bell().ring = processors.jobs.wake
-            self._complete_rebuilds(chosen)
-            self._mention_others(chosen)
+        serving = self._life.serving = self._made_serving()
+        watching = observer if serving is None else Observers([serving.counting, observer])
+        launch.check(chosen, [each.error for each in self._job_decisions() if each.error] if jobs else [])
+        if chosen:
+            self._require_event_store()
+        counting = None if serving is None else serving.runs
+        parts = self._job_assembly(verbose=launch.verbose).parts(observer=counting) if jobs else None
+        if jobs or self.blueprint.job_triggers:
+            self.container.job_store().prepare()  # not within a transaction in which an event starts a job
+        processors = launch.processors(chosen, others, watching, parts, self.layouts.started)
+        self._life.processors = processors
+        if processors.jobs is not None:
+            self.container.job_bell().ring = processors.jobs.wake
+        self._complete_rebuilds(chosen)
+        self._mention_others(chosen)
 
     @contextmanager
     def _reporting(self, observer: Observer) -> Iterator[Observer]:

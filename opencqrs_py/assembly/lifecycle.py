@@ -54,12 +54,9 @@ class Lifecycle:
         self._is_to_stop = False
         self._keeping = 0  # blocks that keep resources
 
-    def start(self, plan: Callable[[], Callable[[], None]]) -> None:
-        """Start what is planned.
-
-        Args:
-            plan: Checks what is asked for, before anything is opened, and returns what sets ``serving`` and
-                ``processors``. If that fails, or an engine, everything is closed.
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Have the block be the only start; what is wrong is raised there before anything is opened.
 
         Raises:
             AssemblyError: OCQ-511, if it runs already, here or in the process that this one was forked from, or
@@ -72,18 +69,23 @@ class Lifecycle:
         try:
             if self.processors is not None:
                 raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
-            self._start(plan())
+            yield
         finally:
             self._starting.release()
         if self.processors is None:  # a stop has come first, and left it to this thread to close what it used
             self._close()
 
-    def _start(self, begin: Callable[[], None]) -> None:
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open the resources for the block, which sets ``serving`` and ``processors``, and start these at its end.
+
+        If the block fails, or an engine, everything is closed.
+        """
         self._started_in, self.last_result = os.getpid(), None
         try:
             self.resources.open()
             self.spark.enter(self)
-            begin()
+            yield
             enable_loggers()  # which a resource of the project may have disabled
             serving, processors = self.serving, self.processors  # a stop in another thread takes them at any moment
             if self._is_to_stop:  # it has come when there was nothing to take

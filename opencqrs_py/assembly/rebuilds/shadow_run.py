@@ -58,7 +58,8 @@ class ShadowRun:
 
     def start(self) -> None:
         """Start the processors of the group; errors are those of ``Application.start``."""
-        self._life.start(lambda: self._begin)
+        with self._life.starting(), self._life.opened():
+            self._create()
 
     def stop(self) -> None:
         """Finish the events in hand, and release everything."""
@@ -104,7 +105,7 @@ class ShadowRun:
         self._life.resources.use()
         return dict(group_containers(self._container, (self._group,)))
 
-    def _begin(self) -> None:
+    def _create(self) -> None:
         groups, parts, container = (self._group,), self._parts, self._container
         launch = Launch(self._configuration, self._blueprint, container, parts, self._life.stores, self._life.spark)
         launch.check(groups, ())
