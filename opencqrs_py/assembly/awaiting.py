@@ -11,7 +11,6 @@ from threading import Lock
 from typing import Protocol
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
-from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.assembly.health import Standing, is_unowned, obstacle
 from opencqrs_py.assembly.overview import Overview, Running
 from opencqrs_py.config import EffectiveGroup
@@ -19,7 +18,7 @@ from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import AssemblyError, NotReachedError, WaitTimedOutError
 from opencqrs_py.model.rebuild import RebuildPhase
 from opencqrs_py.processing.finding import find_event
-from opencqrs_py.processing.ports import EventSource, ProgressTracker
+from opencqrs_py.processing.ports import EventSource, ProgressTracker, RebuildRecords
 from opencqrs_py.processing.positions import newest_in
 from opencqrs_py.processing.reaching import WatchedGroup, reached
 
@@ -242,7 +241,7 @@ class Awaiting:
 
 def _may_be_swapped(group: str, tracker: ProgressTracker) -> bool:
     """Return whether tables of a group are being swapped, or old ones are kept: the swap may just be over."""
-    records = tracker.rebuilt([group]) if isinstance(tracker, SqlProgressTracker) else []
+    records = tracker.rebuilt([group]) if isinstance(tracker, RebuildRecords) else []
     phases = (RebuildPhase.SWAPPING, RebuildPhase.SWAPPED)
     return any(record.rebuild is not None and record.rebuild.phase in phases for record in records)
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
-from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.adapters.sql.dialects.dialect import is_outage
 from opencqrs_py.assembly.control import Control, control_of
 from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
@@ -25,7 +24,7 @@ from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.exceptions import one_line
-from opencqrs_py.processing.ports import EventSource, GroupRecords, ProgressTracker
+from opencqrs_py.processing.ports import EventSource, GroupRecords, ProgressTracker, RebuildRecords
 from opencqrs_py.processing.positions import newest_in
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class Overview:
         for tracker in self._trackers(names):
             try:
                 records = tracker.records() if isinstance(tracker, GroupRecords) else []
-                rebuilt = tracker.rebuilt(names) if records and isinstance(tracker, SqlProgressTracker) else []
+                rebuilt = tracker.rebuilt(names) if records and isinstance(tracker, RebuildRecords) else []
             except Exception as error:
                 if not (tracker.is_outage(error) or isinstance(error, ExplainedError)):
                     raise

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
-from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import ExplainedError, HandlersChangedError, RebuildUnderWayError, SwapUnderWayError
 from opencqrs_py.processing.group_records import RecordRule
+from opencqrs_py.processing.ports import RebuildRecords
 
 _log = logging.getLogger("opencqrs.control")
 
@@ -23,11 +23,11 @@ class RebuildBars:
     """
 
     def __init__(self, runs: Iterable[GroupRun]) -> None:
-        self._rules: dict[SqlProgressTracker, dict[str, RecordRule]] = {}
+        self._rules: dict[RebuildRecords, dict[str, RecordRule]] = {}
         self._known: dict[str, ExplainedError] = {}
         for run in runs:
             tracker = run.processing.tracker
-            if run.record is not None and isinstance(tracker, SqlProgressTracker):
+            if run.record is not None and isinstance(tracker, RebuildRecords):
                 self._rules.setdefault(tracker, {})[run.group] = run.record
 
     def __call__(self) -> Collection[str]:

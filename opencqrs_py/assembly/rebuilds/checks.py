@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.ports import ProgressTracker, statuses_of
+from opencqrs_py.processing.ports import ParkingTracker, ProgressTracker, statuses_of
 
 _SHOWN = 5
 
@@ -135,7 +134,7 @@ def waiting_again(name: str, live: ProgressTracker, rebuilt: ProgressTracker, re
 def _waiting(name: str, tracker: ProgressTracker) -> dict[int, str]:
     """Return the events that wait in the inbox of a group, by position, with why."""
     found: dict[int, str] = {}
-    if any(one.parked for one in statuses_of(tracker, name)) and isinstance(tracker, SqlProgressTracker):
+    if any(one.parked for one in statuses_of(tracker, name)) and isinstance(tracker, ParkingTracker):
         for entry in tracker.entries(name):
             why = entry.errors[-1].error if entry.errors else "an earlier one of its sequence does"
             found[entry.position] = f"{entry.event_id!r} waits in the inbox ({why})"

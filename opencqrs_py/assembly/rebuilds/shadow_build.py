@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.swaps import changed_meanwhile
 from opencqrs_py.assembly.blueprint import Blueprint
@@ -30,7 +30,7 @@ from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
 from opencqrs_py.processing.pacing import ArrivalRate, Following, Pace
-from opencqrs_py.processing.ports import statuses_of
+from opencqrs_py.processing.ports import GroupRecords, statuses_of
 from opencqrs_py.processing.roles import Kind
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class ShadowBuild:
         if not statuses_of(tracker, name):
             what = f"group '{name}' has never run, so there is nothing to rebuild beside it"
             raise RebuildError("OCQ-630", what, f"group {name}", "opencqrs run")
-        records = tracker.records() if isinstance(tracker, SqlProgressTracker) else ()
+        records = tracker.records() if isinstance(tracker, GroupRecords) else ()
         return next((one for one in records if one.group == name), None)
 
     def _require_log(self) -> None:

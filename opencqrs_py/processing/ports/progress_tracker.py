@@ -150,6 +150,15 @@ class GroupRecords(Protocol):
 
 
 @runtime_checkable
+class RebuildRecords(GroupRecords, Protocol):
+    """A tracker that also keeps a record of each rebuild."""
+
+    def rebuilt(self, groups: Collection[str]) -> list[GroupRecord]:
+        """Return the records of those of some groups that were rebuilt, or are being rebuilt."""
+        ...
+
+
+@runtime_checkable
 class ParkingTracker(ProgressTracker, Inbox, Protocol):
     """A tracker with an inbox, which changes in the same transactions as the progress."""
 
