@@ -15,10 +15,10 @@ from opencqrs_py.adapters.sql.shadows.swaps import changed_meanwhile
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.code.group_code import code_texts, starts_fingerprint
 from opencqrs_py.assembly.databases import DatabaseRule, SettingValue
+from opencqrs_py.assembly.initial_positions import initial_position
 from opencqrs_py.assembly.rebuilds.checks import require_streaming, shared_tables
 from opencqrs_py.assembly.rebuilds.reach import Reach
 from opencqrs_py.assembly.resequencing import is_resequenced
-from opencqrs_py.assembly.running import initial_position
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.value_types import AGO
 from opencqrs_py.errors import OtherLogError, RebuildError

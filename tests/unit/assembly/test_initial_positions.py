@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
-from opencqrs_py.assembly.running import initial_position, starting_position
+from opencqrs_py.assembly.initial_positions import initial_position, starting_position
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.groups import FetchSettings
 from opencqrs_py.errors import AssemblyError
