@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opencqrs_py.assembly.conditions import (
-    BACK_OFF,
-    Decision,
-    provided,
-)
+from opencqrs_py.assembly.conditions import Decision
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.replacements import BACK_OFF, provided
 from opencqrs_py.config import (
     EffectiveGroup,
     JobRetrySettings,

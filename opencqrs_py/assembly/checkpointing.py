@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opencqrs_py.assembly.conditions import Decision, parks
+from opencqrs_py.assembly.conditions import Decision
+from opencqrs_py.assembly.setting_conflicts import parks
 from opencqrs_py.config import EffectiveGroup, Engine, Tracking
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.engines.checkpointing import SCHEDULED, CheckpointRule

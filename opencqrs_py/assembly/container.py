@@ -22,14 +22,7 @@ from opencqrs_py.assembly.checkpointing import checkpoint_rule_of
 from opencqrs_py.assembly.code.fingerprint import CodeReader
 from opencqrs_py.assembly.code.group_code import code_reader_for, group_code, resolver_fingerprint
 from opencqrs_py.assembly.code.loaded_code import NO_CODE, LoadedCode
-from opencqrs_py.assembly.conditions import (
-    as_made,
-    decide_back_off,
-    decide_clock,
-    decide_controller,
-    decide_tracking,
-    observers_of,
-)
+from opencqrs_py.assembly.conditions import decide_controller
 from opencqrs_py.assembly.databases import DatabaseChoice, choose_database, choose_event_store
 from opencqrs_py.assembly.discovery.discovered import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
@@ -58,6 +51,7 @@ from opencqrs_py.assembly.reading import (
     schedule_rule_of,
     sequencing_of,
 )
+from opencqrs_py.assembly.replacements import as_made, decide_back_off, decide_clock, decide_tracking, observers_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import Tracking

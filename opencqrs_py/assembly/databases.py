@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from opencqrs_py.assembly.conditions import EVENT_STORE, Decision, checked, decide, undecided
+from opencqrs_py.assembly.conditions import Decision, checked, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.replacements import EVENT_STORE, decide
 from opencqrs_py.assembly.stores import is_in_memory_of_a_thread, is_sql, located, sqlite_file, unknown_scheme
 from opencqrs_py.config import Configuration
 from opencqrs_py.errors import AssemblyError, EventStoreError

@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import UserModules
 from opencqrs_py.assembly.checkpointing import MODE, decide_checkpointing
-from opencqrs_py.assembly.conditions import (
-    REGISTRATION,
-    Decision,
-    as_made,
-    decide_batch,
-    decide_observers,
-    undecided,
-)
+from opencqrs_py.assembly.conditions import REGISTRATION, Decision, decide_batch, undecided
 from opencqrs_py.assembly.databases import decide_event_store
 from opencqrs_py.assembly.discovery.discovered import Discovered
 from opencqrs_py.assembly.discovery.project import Scan
+from opencqrs_py.assembly.replacements import as_made, decide_observers
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.errors import ExplainedError, SeveralErrors
 from opencqrs_py.model.naming import counted

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from opencqrs_py.assembly.blueprint import Blueprint
-from opencqrs_py.assembly.conditions import raise_together, unfit_for_parking
+from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 from opencqrs_py.assembly.decisions import decisions
 from opencqrs_py.assembly.nodes import is_led, node_name
 from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.processors import Processors, StartedGroup
 from opencqrs_py.assembly.running import engines_for, group_run, spark_engines, threads_of_driver
+from opencqrs_py.assembly.setting_conflicts import unfit_for_parking
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.assembly.unmatched import UnmatchedGroups
 from opencqrs_py.config import Configuration, EffectiveGroup

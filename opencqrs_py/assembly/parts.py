@@ -14,24 +14,14 @@ from opencqrs_py.adapters.sql import (
     SqlControlStore,
     SqlProgressTracker,
 )
-from opencqrs_py.assembly.conditions import (
-    CLOCK,
-    CONTROLLER,
-    EVENT_STORE,
-    LOCKS,
-    REGISTRATION,
-    TRACKER,
-    Decision,
-    Part,
-    provided,
-    raise_together,
-    unfit_for_frames,
-)
+from opencqrs_py.assembly.conditions import CONTROLLER, REGISTRATION, Decision, raise_together
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
 from opencqrs_py.assembly.discovery.discovered import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.opened_stores import OpenedStores
 from opencqrs_py.assembly.registration import ControllerRegistration
+from opencqrs_py.assembly.replacements import CLOCK, EVENT_STORE, LOCKS, TRACKER, Part, provided
+from opencqrs_py.assembly.setting_conflicts import unfit_for_frames
 from opencqrs_py.config import EffectiveGroup, Tracking
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.errors import AssemblyError, RebuildError

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.code.loaded_code import NO_CODE, loaded_code
-from opencqrs_py.assembly.conditions import no_inbox, waits
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.initial_positions import initial_position, starting_position
 from opencqrs_py.assembly.packages import Registry
+from opencqrs_py.assembly.setting_conflicts import no_inbox, waits
 from opencqrs_py.config import DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config.choices import ENGINES, LiveDuringRebuild, Mode

@@ -8,17 +8,11 @@ import pytest
 from dependency_injector import containers, providers
 from sqlalchemy import Engine, create_engine, text
 
-from opencqrs_py.assembly.conditions import (
-    Decision,
-    decide_batch,
-    decide_controller,
-    decide_tracking,
-    raise_together,
-    unfit_for_frames,
-    unfit_for_parking,
-)
+from opencqrs_py.assembly.conditions import Decision, decide_batch, decide_controller, raise_together
 from opencqrs_py.assembly.databases import DatabaseRule, SettingValue, choose_database, decide_event_store
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.replacements import decide_tracking
+from opencqrs_py.assembly.setting_conflicts import unfit_for_frames, unfit_for_parking
 from opencqrs_py.assembly.stores import located
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import Settings, effective_group

@@ -7,19 +7,7 @@ from dependency_injector import containers, providers
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.assembly.back_offs import back_off_for
-from opencqrs_py.assembly.conditions import (
-    BACK_OFF,
-    CLOCK,
-    EVENT_STORE,
-    TRACKER,
-    Decision,
-    as_made,
-    decide,
-    decide_back_off,
-    decide_clock,
-    decide_tracking,
-    provided,
-)
+from opencqrs_py.assembly.conditions import Decision
 from opencqrs_py.assembly.databases import (
     DatabaseRule,
     SettingValue,
@@ -29,6 +17,18 @@ from opencqrs_py.assembly.databases import (
 )
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.parts import clock_for, event_store_for
+from opencqrs_py.assembly.replacements import (
+    BACK_OFF,
+    CLOCK,
+    EVENT_STORE,
+    TRACKER,
+    as_made,
+    decide,
+    decide_back_off,
+    decide_clock,
+    decide_tracking,
+    provided,
+)
 from opencqrs_py.config import Settings, effective_group
 from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, EventStore, ProgressTracker
