@@ -119,11 +119,15 @@ def _reached(
 
 
 def _explaining(method: Callable[Concatenate[Rebuilds, P], T]) -> Callable[Concatenate[Rebuilds, P], T]:
-    """Have a method raise OCQ-304 if the database becomes unavailable, see ``Database.explained``."""
+    """Have a method explain that the database of the tables became unavailable, or what of it is missing.
+
+    See ``Database.explained``.
+    """
 
     @wraps(method)
     def explained(rebuilds: Rebuilds, /, *arguments: P.args, **named: P.kwargs) -> T:
-        with rebuilds._explained():  # noqa: SLF001 its own method
+        database = rebuilds._container.database()  # noqa: SLF001 its own part
+        with nullcontext() if database is None else database.explained():
             return method(rebuilds, *arguments, **named)
 
     return explained
@@ -343,13 +347,6 @@ class Rebuilds:
             shadows.complete(name)
 
     # Parts
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Explain that the database of the tables became unavailable, or what of it is missing, see ``Database``."""
-        database = self._container.database()
-        with nullcontext() if database is None else database.explained():
-            yield
 
     def _fills(self, group: EffectiveGroup, shadows: Shadows) -> frozenset[str]:
         """Return the live tables that the group's handlers fill, as far as their code shows it."""
