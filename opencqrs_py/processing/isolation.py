@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Condition
+
+from opencqrs_py.model.outcome import Outcome
+from opencqrs_py.model.progress import Cursor
 
 
 class OneMarkedEvent:
@@ -52,3 +56,8 @@ class OneMarkedEvent:
 
 
 OF_PROCESS = OneMarkedEvent(patience=1.0)
+
+
+def one_less_isolated(cursor: Cursor, done: Outcome) -> Outcome:
+    """Return the outcome of a step with one event fewer to be handled alone, if one was handled."""
+    return replace(done, cursor=replace(done.cursor, isolate=cursor.isolate - (done.failure is None)))

@@ -36,13 +36,12 @@ from opencqrs_py.processing.inbox.parking import (
     PartitionInbox,
     freed,
     no_inbox,
-    one_less_isolated,
     unseen,
     with_entry,
     with_sequence,
 )
 from opencqrs_py.processing.inbox.scheduled import PartitionBatches
-from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.isolation import OF_PROCESS, one_less_isolated
 from opencqrs_py.processing.narrowing import Narrowing
 from opencqrs_py.processing.pieces import NotOpenedError, NotUndoneError, Pieces
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
@@ -121,30 +120,12 @@ class PartitionProcessor:
         self._caution = Caution() if caution is None else caution
         self._inbox: PartitionInbox | None = None
         self._batches: PartitionBatches | None = None
-        if parking is not None and schedule is not None:
-            self._batches = PartitionBatches(
-                parking.inbox,
-                schedule,
-                group,
-                partition,
-                feed.source,
-                batch_size=batch_size,
-                clock=self._clock,
-                handle=self._handle,
-                failure_of=self._diagnosis.failure_of_handler,
-                wants=dispatcher.wants,
-            )
-        elif parking is not None:
-            self._inbox = PartitionInbox(
-                parking,
-                group,
-                partition,
-                feed.source,
-                batch_size=lambda: self._batch_size,
-                clock=self._clock,
-                handle=self._handle,
-                wants=dispatcher.wants,
-            )
+        if parking is not None:
+            shared = (parking.inbox, group, partition, feed.source, self._clock, self._handle, dispatcher.wants)
+            if schedule is None:
+                self._inbox = PartitionInbox(*shared, parking, lambda: self._batch_size)
+            else:
+                self._batches = PartitionBatches(*shared, schedule, batch_size, self._diagnosis.failure_of_handler)
         single = not (dispatcher.takes_several or dispatcher.uses_session)
         # How chunks are handled while events are parked now and then; ``None``: as always.
         self._pieces: Pieces | None = None
@@ -531,19 +512,11 @@ class PartitionProcessor:
         return replace(moved, cursor=with_sequence(moved.cursor, entry.sequence_id))
 
     def _skip(self, cursor: Cursor, event: Event) -> Skip:
-        record = cursor.failure
-        return Skip(
-            self.group,
-            self.partition,
-            event.position,
-            event_id=event.id,
-            event_source=event.source,
-            subject=event.subject,
-            event_type=event.type,
-            attempts=record.attempts if record is not None else max(1, cursor.attempt - 1),
-            reason=record.last_error if record is not None else "",
-            skipped_at=in_milliseconds(self._clock.now()),
-        )
+        known, now = (event.position, event.id, event.source, event.subject, event.type), self._clock.now()
+        attempts, reason = max(1, cursor.attempt - 1), ""
+        if (record := cursor.failure) is not None:
+            attempts, reason = record.attempts, record.last_error
+        return Skip(self.group, self.partition, *known, attempts, reason, in_milliseconds(now))
 
     def _confirmed(self, cursor: Cursor) -> Cursor:
         """Return the cursor as it is stored, see ``Claim.confirmed``; events that were read before are read again.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from opencqrs_py.errors import InboxChangedError, InboxError
+from typing_extensions import override
+
+from opencqrs_py.errors import InboxError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
     NOTHING_PARKED,
     GivenUp,
-    InboxChange,
     InboxEntry,
-    InboxSelection,
     InboxStatus,
     ParkedSequences,
     Remainder,
@@ -25,14 +25,12 @@ from opencqrs_py.model.inbox import (
     unwanted_in,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
-from opencqrs_py.model.partition import Partition, hash_of
-from opencqrs_py.model.progress import Cursor, FailureRecord, Skip
+from opencqrs_py.model.progress import Cursor, FailureRecord
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.inbox.parked_entries import (
     ParkingRule,
     after_failure,
-    before_mark,
     crash_in_attempt,
     given_up,
     lost,
@@ -41,9 +39,10 @@ from opencqrs_py.processing.inbox.parked_entries import (
     unwanted,
     waiting_entry,
 )
-from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.inbox.waiting_events import WaitingEvents, only_sequence
+from opencqrs_py.processing.isolation import OF_PROCESS, one_less_isolated
 from opencqrs_py.processing.portions import Portion
-from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, UnitOfWork
+from opencqrs_py.processing.ports import EventSource, ParkingTracker
 from opencqrs_py.processing.positions import events_at
 
 logger = logging.getLogger("opencqrs.processing")
@@ -90,30 +89,6 @@ def is_stale(parked: ParkedSequences, now: datetime) -> bool:
     )
 
 
-def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str], bool]) -> str | None:
-    """Return the one sequence of an event that belongs to the partition; ``None`` if none does.
-
-    Sequences that were handled ahead of the partition are left out.
-
-    Raises:
-        UnsequencedError: If the sequences cannot be determined.
-        InboxError: OCQ-602, if there are several.
-    """
-    found, partition = page.sequence_ids(event), cursor.partition
-    if len(found) == 1:  # nearly always
-        return found[0] if among(found[0]) and partition.owns(found[0]) else None
-    own = [one for one in found if partition.owns(one)]
-    if (ahead := cursor.ahead) is not None:
-        own = [one for one in own if not ahead.covers(hash_of(one), event.position)]
-    if not any(map(among, own)):
-        return None
-    if len(own) > 1:
-        what = f"the event belongs to {len(own)} sequences, and cannot wait in the inbox in the order of each"
-        fix = "choose sequences so that an event belongs to one, or set retry.on-exhausted: stop or skip"
-        raise InboxError("OCQ-602", what, event.label, fix)
-    return own[0]
-
-
 def events_of(source: EventSource, entries: Sequence[InboxEntry], wants: Callable[[str], bool] | None = None) -> Chunk:
     """Return the events of entries, up to the first that is no longer in the log, or that no handler wants."""
     found = events_at(source, [entry.position for entry in entries])
@@ -124,49 +99,27 @@ def events_of(source: EventSource, entries: Sequence[InboxEntry], wants: Callabl
     return Chunk([found[entry.position] for entry in there])
 
 
-class PartitionInbox:
+@dataclass(eq=False)
+class PartitionInbox(WaitingEvents):
     """The inbox of a partition: what enters it from the log, and the attempts of what waits.
 
-    Args:
+    Attributes:
         parking: The inbox of the group.
-        group: Processing group.
-        partition: Partition of the group.
-        source: The event store, from which events are read again.
         batch_size: Returns how many events a transaction has at most.
-        clock: Time.
-        handle: Handles a portion; returns the failure of an event, if any, after handling those before it.
-        wants: Returns whether events of a type may lead to a handler.
     """
 
-    def __init__(
-        self,
-        parking: Parking,
-        group: str,
-        partition: Partition,
-        source: EventSource,
-        batch_size: Callable[[], int],
-        clock: Clock,
-        handle: Callable[[Cursor, Portion], Outcome],
-        wants: Callable[[str], bool],
-    ) -> None:
-        self._parking = parking
-        self._inbox = parking.inbox
-        self._rule = parking.rule
-        self._mark_left: tuple[InboxEntry, InboxEntry] | None = None  # a mark that an outage has kept, and without it
-        self._group = group
-        self._partition = partition
-        self._source = source
-        self._batch_size = batch_size
-        self._clock = clock
-        self._handle = handle
-        self._wants = wants
+    parking: Parking
+    batch_size: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        self._limits = (self.parking.rule.most_sequences, self.parking.rule.most_of_sequence)
 
     def look(self, cursor: Cursor) -> Cursor:
         """Return the cursor with what waits, if that is unknown, or a person may have changed it."""
-        now = self._clock.now()
+        now = self.clock.now()
         if cursor.parked is not None and not is_stale(cursor.parked, now):
             return cursor
-        return self._parking.look(self._group, [cursor], now)[0]
+        return self.parking.look(self.group, [cursor], now)[0]
 
     def parted(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> tuple[Chunk, int, tuple[InboxEntry, ...]]:
         """Return the events without those of parked sequences, their last position, and the others as entries.
@@ -209,8 +162,8 @@ class PartitionInbox:
             others, those = events.parted_by(subjects)
         else:
             others, those = events.parted(lambda event: sequence_of(event) is not None)
-        since = in_milliseconds(self._clock.now())
-        waiting = [waiting_entry(self._group, sequence_of(one) or "", one, since, cursor.replay) for one in those]
+        since = in_milliseconds(self.clock.now())
+        waiting = [waiting_entry(self.group, sequence_of(one) or "", one, since, cursor.replay) for one in those]
         return others, tuple(waiting)
 
     def entry(self, page: Page, event: Event, how: GivenUp, cursor: Cursor, record: FailureRecord | None) -> InboxEntry:
@@ -221,7 +174,9 @@ class PartitionInbox:
             InboxError: OCQ-602, if it belongs to several.
         """
         sequence_id = only_sequence(page, event, cursor, lambda _: True) or ""
-        return parked_entry(self._group, sequence_id, event, how, record, self._rule, self._clock.now(), cursor.replay)
+        return parked_entry(
+            self.group, sequence_id, event, how, record, self.parking.rule, self.clock.now(), cursor.replay
+        )
 
     def entry_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> InboxEntry | None:
         """Return the entry of an event that has failed in a chunk, if it is parked at once; else ``None``.
@@ -230,45 +185,24 @@ class PartitionInbox:
         blocks the partition.
         """
         known = cursor.failing is not None and cursor.failing == failure.position
-        if known or cursor.isolate or portion.page is None or not self._rule.parks_at_once(failure):
+        if known or cursor.isolate or portion.page is None or not self.parking.rule.parks_at_once(failure):
             return None
         try:
-            how = given_up(failure, self._clock.now())
+            how = given_up(failure, self.clock.now())
             return self.entry(portion.page, portion.chunk[index], how, cursor, None)
         except Exception:  # the next step reports it
             return None
 
-    def unit(
-        self, cursor: Cursor, to: int, portion: Portion, fingerprint: str, skip: Skip | None = None
-    ) -> AbstractContextManager[UnitOfWork]:
-        """Open the unit of work in which a portion is handled and the inbox is changed accordingly."""
-        change = self.change(portion)
-        return self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
-
-    def change(self, portion: Portion) -> InboxChange:
-        """Return what enters and leaves the inbox with a portion."""
-        return InboxChange(
-            in_milliseconds(self._clock.now()),
-            added=portion.behind,
-            done=portion.waiting,
-            most_sequences=self._rule.most_sequences,
-            most_of_sequence=self._rule.most_of_sequence,
-            remainders=portion.remainders,
-        )
-
     def step(self, cursor: Cursor) -> Outcome | None:
         """Handle the first events of a sequence that is due; ``None`` if there is none."""
-        if self._mark_left is not None:
-            with suppress(InboxChangedError):
-                self._change(cursor, *self._mark_left)
-            self._mark_left = None
+        if self._remove_mark_left(cursor):
             return Outcome(unseen(cursor))
-        now = self._clock.now()
+        now = self.clock.now()
         if cursor.parked is None or not is_due(cursor.parked, now):
             return None
-        found = self._inbox.due(self._group, self._partition, now, 1 if cursor.isolate else self._batch_size())
+        found = self.inbox.due(self.group, self.partition, now, 1 if cursor.isolate else self.batch_size())
         entries = _alike(found[0]) if found else ()
-        chunk = events_of(self._source, entries, self._wants)
+        chunk = events_of(self.source, entries, self.wants)
         if not chunk:
             if entries:
                 self._without_event(cursor, entries[0], now)
@@ -279,91 +213,59 @@ class PartitionInbox:
         rest = Remainder(entries[0].sequence_id, due_at)
         portion = Portion(chunk, cursor.stored, (), entries[: len(chunk)], remainders=(rest,), due_at=due_at)
         if not cursor.isolate:
-            return self._recorded(cursor, entries, self._handle(cursor, portion))
+            return self._recorded(cursor, portion, self.handle(cursor, portion))
         with OF_PROCESS.taken():
             (entry,) = entries
-            marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
-            try:
-                self._change(cursor, entry, marked)
-            except InboxChangedError:
+            marked = after_failure(entry, crash_in_attempt(now), self.parking.rule.back_off, now)
+            if not self._apply(cursor, changed=((entry, marked),)):
                 return Outcome(unseen(cursor))
-            return one_less_isolated(cursor, self._recorded(cursor, entries, self._handle(cursor, portion), marked))
+            return one_less_isolated(cursor, self._recorded(cursor, portion, self.handle(cursor, portion), marked))
 
     def _put_off(self, cursor: Cursor, first: InboxEntry) -> None:
         """Make a sequence wait for a person if its first event does, even if another event has a due time."""
-        rest = Remainder(first.sequence_id, None)
-        change = InboxChange(in_milliseconds(self._clock.now()), changed=((first, first),), remainders=(rest,))
-        unit = self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change)
-        with suppress(InboxChangedError), unit:  # a person has just acted: it is checked again
-            pass
+        self._apply(cursor, changed=((first, first),), remainders=(Remainder(first.sequence_id, None),))
 
     def _without_event(self, cursor: Cursor, entry: InboxEntry, now: datetime) -> None:
         """Make an entry wait for a person if its event is no longer in the log, or no handler wants it."""
-        after = unwanted(entry, now) if events_of(self._source, (entry,)) else lost(entry, now)
-        with suppress(InboxChangedError):
-            self._change(cursor, entry, after)
-            report_lost(self._partition, after)
+        after = unwanted(entry, now) if events_of(self.source, (entry,)) else lost(entry, now)
+        if self._apply(cursor, changed=((entry, after),)):
+            report_lost(self.partition, after)
 
-    def failed(self, cursor: Cursor, failure: Failure, sequence_id: str) -> Outcome:
-        """Record the failure of an attempt whose call was abandoned."""
-        found = self._inbox.entries(self._group, position=failure.position, selection=InboxSelection(sequence_id))
-        marked = next((entry for entry in found if entry.sequence_id == sequence_id), None)
-        entries = () if marked is None else (before_mark(marked, cursor),)
-        return self._recorded(cursor, entries, Outcome(cursor, failure=failure), marked)
-
-    def _recorded(
-        self, cursor: Cursor, entries: Sequence[InboxEntry], done: Outcome, marked: InboxEntry | None = None
-    ) -> Outcome:
-        """Record the outcome of an attempt; it is not a failure of the partition.
-
-        Nothing is recorded if a person has changed or removed the entry since it was read.
-        """
+    @override
+    def _recorded(self, cursor: Cursor, portion: Portion, done: Outcome, marked: InboxEntry | None = None) -> Outcome:
         failure = done.failure
         if failure is None:
             return done
         if failure.origin not in (Origin.HANDLER, Origin.EVENT):
-            self._uncounted(cursor, entries, failure, marked)
+            self._uncounted(cursor, portion, failure, marked)
             return replace(done, failure=replace(failure, position=None))
-        entry = next((one for one in entries if one.position == failure.position), None)
+        entry = next((one for one in portion.waiting if one.position == failure.position), None)
         if entry is None:
             return replace(done, cursor=unseen(done.cursor), failure=None)
-        now = self._clock.now()
-        after = after_failure(entry, given_up(failure, now), self._rule.back_off, now)
-        try:
-            self._change(cursor, marked or entry, after)
-        except InboxChangedError:
+        now = self.clock.now()
+        after = after_failure(entry, given_up(failure, now), self.parking.rule.back_off, now)
+        if not self._apply(cursor, changed=((marked or entry, after),)):
             return replace(done, cursor=unseen(done.cursor), failure=None)
-        wait = self._rule.wait_after(entry, entry.retries) if after.status is InboxStatus.RETRYING else None
+        wait = self.parking.rule.wait_after(entry, entry.retries) if after.status is InboxStatus.RETRYING else None
         parked = Parked(failure, entry.sequence_id, after.attempts, wait)
         return replace(done, cursor=unseen(done.cursor, log_first=True), failure=None, parked=(parked,))
 
-    def _uncounted(
-        self, cursor: Cursor, entries: Sequence[InboxEntry], failure: Failure, marked: InboxEntry | None
-    ) -> None:
+    def _uncounted(self, cursor: Cursor, portion: Portion, failure: Failure, marked: InboxEntry | None) -> None:
         """Remove the mark of an attempt in which no event failed; what participants do not confirm waits longer.
 
         Otherwise it would be due at once, and the log would starve.
         """
-        if failure.origin is Origin.FENCED or not entries:
+        if failure.origin is Origin.FENCED or not portion.waiting:
             return
-        after = entries[0]
+        after = first = portion.waiting[0]
         if failure.origin is Origin.CHECKPOINT:
-            wait = self._rule.wait_after(after, 0) or LOOK_SECONDS
-            after = after._replace(due_at=in_milliseconds(self._clock.now() + timedelta(seconds=wait)))
-        elif marked is None:
-            return
-        try:
-            self._change(cursor, marked or entries[0], after)
-        except InboxChangedError:
-            return
-        except Exception:  # an outage, perhaps the one that ended the attempt: the next step reports it
-            if marked is not None:
-                self._mark_left = marked, after
-
-    def _change(self, cursor: Cursor, before: InboxEntry, after: InboxEntry) -> None:
-        change = InboxChange(in_milliseconds(self._clock.now()), changed=((before, after),))
-        with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change):
-            pass
+            wait = self.parking.rule.wait_after(first, 0) or LOOK_SECONDS
+            after = first._replace(due_at=in_milliseconds(self.clock.now() + timedelta(seconds=wait)))
+        if marked is not None:
+            self._unmark(cursor, marked, after)
+        elif after is not first:
+            with suppress(Exception):  # an outage: the next step reports it
+                self._apply(cursor, changed=((first, after),))
 
 
 def _alike(entries: Sequence[InboxEntry]) -> tuple[InboxEntry, ...]:
@@ -398,11 +300,6 @@ def freed(before: Cursor, after: Cursor) -> frozenset[str]:
     if before.parked is None or after.parked is None:
         return frozenset()
     return before.parked.ids - after.parked.ids
-
-
-def one_less_isolated(cursor: Cursor, done: Outcome) -> Outcome:
-    """Return the outcome of a step with one event fewer to be handled alone, if one was handled."""
-    return replace(done, cursor=replace(done.cursor, isolate=cursor.isolate - (done.failure is None)))
 
 
 def no_inbox(group: str, event: Event) -> InboxError:

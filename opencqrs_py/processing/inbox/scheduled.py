@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
+
+from typing_extensions import override
 
 from opencqrs_py.errors import HandlerCrashError, InboxChangedError
 from opencqrs_py.model.choices import OnBatchExhausted
@@ -15,9 +16,7 @@ from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
     Fetching,
-    InboxChange,
     InboxEntry,
-    InboxSelection,
     InboxStatus,
     Remainder,
     first_lost,
@@ -25,7 +24,6 @@ from opencqrs_py.model.inbox import (
 )
 from opencqrs_py.model.naming import MOST_LISTED, in_one_line
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounted
-from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.exceptions import raise_interrupt
@@ -40,7 +38,6 @@ from opencqrs_py.processing.inbox.batches import (
 )
 from opencqrs_py.processing.inbox.parked_entries import (
     after_failure,
-    before_mark,
     crash_in_attempt,
     given_up,
     is_used_up_by_crashes,
@@ -49,60 +46,37 @@ from opencqrs_py.processing.inbox.parked_entries import (
     unwanted,
     waiting_entry,
 )
-from opencqrs_py.processing.inbox.parking import one_less_isolated, only_sequence
-from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.inbox.waiting_events import WaitingEvents, only_sequence
+from opencqrs_py.processing.isolation import OF_PROCESS, one_less_isolated
 from opencqrs_py.processing.portions import Portion, without_handling
-from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, UnitOfWork
+from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.positions import events_at
 
 
-class PartitionBatches:
+@dataclass(eq=False)
+class PartitionBatches(WaitingEvents):
     """The inbox of a partition of a scheduled group: what enters it from the log, and the batches of a tick.
 
     It keeps portions that are read but not handled yet. Changes by others in the meantime are detected when they
     are handled.
 
-    Args:
-        inbox: The inbox.
+    Attributes:
         rule: How the group handles its events.
-        group: Processing group.
-        partition: Partition of the group.
-        source: The event store, from which events are read again.
         batch_size: Most events in one transaction.
-        clock: Time.
-        handle: Handles a portion; returns the failure of an event, if any, after handling those before it.
         failure_of: Returns the failure for an error that was raised for an event.
-        wants: Returns whether events of a type may lead to a handler.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 the parts of a partition
-        self,
-        inbox: ParkingTracker,
-        rule: ScheduleRule,
-        group: str,
-        partition: Partition,
-        source: EventSource,
-        batch_size: int,
-        clock: Clock,
-        handle: Callable[[Cursor, Portion], Outcome],
-        failure_of: Callable[[BaseException, Event], Failure],
-        wants: Callable[[str], bool],
-    ) -> None:
-        self._inbox = inbox
-        self._rule = rule
-        self._grace = timedelta(seconds=rule.grace_seconds)
-        self._group = group
-        self._partition = partition
-        self._source = source
-        self._batch_size = batch_size
-        self._clock = clock
-        self._handle = handle
-        self._failure_of = failure_of
-        self._wants = wants
-        self._ready: list[Portion] = []
-        self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
-        self._without_expired_for: tuple[int, str | None] | None = None  # likewise: whatever had expired is removed
-        self._mark_left: dict[str, Any] | None = None  # what removes a mark whose removal an outage has prevented
+    rule: ScheduleRule
+    batch_size: int
+    failure_of: Callable[[BaseException, Event], Failure]
+    _ready: list[Portion] = field(default_factory=list, init=False)
+    _ready_for: tuple[int, str | None] | None = field(default=None, init=False)  # epoch and tick
+    # Likewise: whatever had expired is removed.
+    _without_expired_for: tuple[int, str | None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._each = self.rule.each
+        self._grace = timedelta(seconds=self.rule.grace_seconds)
 
     def stored(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> Portion:
         """Return the portion that moves events of the log into the inbox.
@@ -112,10 +86,10 @@ class PartitionBatches:
                 before it come first.
             InboxError: OCQ-602, for an event of several sequences.
         """
-        now, entries = self._clock.now(), list[InboxEntry]()
+        now, entries = self.clock.now(), list[InboxEntry]()
         since, expires = in_milliseconds(now), None
-        if self._rule.expiring:
-            expires = in_milliseconds(now + timedelta(seconds=self._rule.expires_seconds))
+        if self.rule.expiring:
+            expires = in_milliseconds(now + timedelta(seconds=self.rule.expires_seconds))
         for index, event in enumerate(events):
             try:
                 sequence_id = self._sequence_of(page, event, cursor)
@@ -125,43 +99,39 @@ class PartitionBatches:
                 upto = event.position - 1
                 break
             if sequence_id is not None:
-                entry = waiting_entry(self._group, sequence_id, event, since, cursor.replay)
+                entry = waiting_entry(self.group, sequence_id, event, since, cursor.replay)
                 entries.append(entry if expires is None else entry._replace(expires_at=expires))
         return without_handling(upto, tuple(entries))
 
     def _sequence_of(self, page: Page, event: Event, cursor: Cursor) -> str | None:
         try:
-            if self._rule.filters and not all(takes_in(event) for takes_in in self._rule.filters):
+            if self.rule.filters and not all(takes_in(event) for takes_in in self.rule.filters):
                 return None
         except BaseException as error:
             raise_interrupt(error)
             raise UnsequencedError(event, error) from error
         return only_sequence(page, event, cursor, _any)
 
+    @override
     @contextmanager
     def unit(
         self, cursor: Cursor, to: int, portion: Portion, fingerprint: str, skip: Skip | None = None
     ) -> Iterator[UnitOfWork]:
-        """Open the unit of work in which a portion is handled and the inbox is changed accordingly."""
-        change = self._change(added=portion.behind, done=portion.waiting, remainders=portion.remainders)
         try:
-            opened = self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
-            with opened as unit:
+            with super().unit(cursor, to, portion, fingerprint, skip) as unit:
                 yield unit
         except InboxChangedError:
-            self._ready.clear()
+            self._forget()
             raise
 
     def step(self, cursor: Cursor) -> Outcome | None:
         """Handle the next events that are due at the tick; ``None`` if there are none."""
-        if self._mark_left is not None:
-            self._apply(cursor, **self._mark_left)
-            self._mark_left = None
-        now = self._clock.now()
+        self._remove_mark_left(cursor)
+        now = self.clock.now()
         if self._ready_for != (cursor.epoch, cursor.tick) or cursor.isolate or self._is_expired(now):
             self._ready.clear()
         if not self._ready:
-            if self._rule.expiring and (removed := self._without_expired(cursor, now)) is not None:
+            if self.rule.expiring and (removed := self._without_expired(cursor, now)) is not None:
                 return removed
             fetched = self._fetched(cursor)
             if fetched is not None:
@@ -171,36 +141,31 @@ class PartitionBatches:
         portion = self._ready.pop(0)
         if cursor.isolate:
             return self._isolated(cursor, portion.first(1))
-        return self._recorded(cursor, portion, self._handle(cursor, portion))
+        return self._recorded(cursor, portion, self.handle(cursor, portion))
 
-    def failed(self, cursor: Cursor, failure: Failure, sequence_id: str) -> Outcome:
-        """Record the failure of an attempt whose call was abandoned."""
+    @override
+    def _forget(self) -> None:
         self._ready.clear()
-        found = self._inbox.entries(self._group, position=failure.position, selection=InboxSelection(sequence_id))
-        marked = next((entry for entry in found if entry.sequence_id == sequence_id), None)
-        entries = () if marked is None else (before_mark(marked, cursor),)
-        portion = Portion(Chunk([]), cursor.stored, (), entries)
-        return self._recorded(cursor, portion, Outcome(cursor, failure=failure), marked)
 
     def _fetched(self, cursor: Cursor) -> Outcome | None:
         """Read the batches that are due; return an outcome if only their state was recorded."""
         tick = datetime.fromisoformat(cursor.tick or "")
-        times = TickTimes.of(tick, self._clock.now())
-        most = max(1 if cursor.isolate else self._rule.fetch_size, self._rule.size or 1)
-        found = self._inbox.due(self._group, self._partition, tick, most, self._rule.fetching)
-        if self._rule.expiring and (expired := _expired(found, self._clock.now())):
+        times = TickTimes.of(tick, self.clock.now())
+        most = max(1 if cursor.isolate else self.rule.fetch_size, self.rule.size or 1)
+        found = self.inbox.due(self.group, self.partition, tick, most, self.rule.fetching)
+        if self.rule.expiring and (expired := _expired(found, self.clock.now())):
             return self._removed(cursor, expired)
         chosen: dict[str, tuple[InboxEntry, ...]] = {}
-        if self._rule.size is not None and not self._rule.each:
+        if self.rule.size is not None and not self._each:
             chosen = {those[0].sequence_id: those for those in (chosen_before(each, times) for each in found) if those}
         tried = [self._tried(each, chosen.get(each[0].sequence_id, ()), tick, most) for each in found]
         postponed = [one for one in tried if isinstance(one, Remainder)]
         batches = [one for one in tried if not isinstance(one, Remainder)]
         entered = [entry for batch in batches for entry in batch]
-        events = events_at(self._source, [entry.position for entry in entered])
+        events = events_at(self.source, [entry.position for entry in entered])
         if (gone := first_lost(entered, events)) is not None:
             return self._set_aside(cursor, [gone], lost)
-        if odd := unwanted_in(entered, events, self._wants):
+        if odd := unwanted_in(entered, events, self.wants):
             return self._set_aside(cursor, odd, unwanted)
         if postponed and not self._put_off(cursor, postponed):
             return Outcome(cursor)
@@ -223,10 +188,10 @@ class PartitionBatches:
             tick: Time of the tick.
             most: Number of events that were asked for; with so many, there may be others.
         """
-        sequence_id, batch = entries[0].sequence_id, chosen or eligible(entries, tick, self._rule.mode)
+        sequence_id, batch = entries[0].sequence_id, chosen or eligible(entries, tick, self.rule.mode)
         is_free = all(one.status.moves for one in entries)
-        if (batch or is_free) and len(entries) >= most and self._rule.fetching is Fetching.FIRST:
-            is_stuck = self._inbox.is_stuck(self._group, sequence_id)
+        if (batch or is_free) and len(entries) >= most and self.rule.fetching is Fetching.FIRST:
+            is_stuck = self.inbox.is_stuck(self.group, sequence_id)
             batch, is_free = () if is_stuck else batch, is_free and not is_stuck
         if batch:
             return batch
@@ -235,7 +200,7 @@ class PartitionBatches:
 
     def _unordered(self, cursor: Cursor, batches: Sequence[tuple[InboxEntry, ...]], failed: UnorderedError) -> Outcome:
         """Record a failed attempt of an event whose place in its batch cannot be determined; no handler was called."""
-        failure = self._failure_of(failed.error, failed.event)
+        failure = self.failure_of(failed.error, failed.event)
         entries = tuple(entry for batch in batches for entry in batch)
         return self._recorded(cursor, Portion(Chunk([]), cursor.stored, (), entries), Outcome(cursor, failure=failure))
 
@@ -254,26 +219,26 @@ class PartitionBatches:
         An event that was tried before is the first of its portion: handlers see its attempt. All of a portion
         belong to a replay, or none does. One of several sequences is in a portion for each of them.
         """
-        due_at = None if self._rule.each else times.tick
+        due_at = None if self._each else times.tick
         flat: list[tuple[InboxEntry, Event]] = []
         remainders: dict[str, Remainder] = {}
         choices: dict[str, ChosenEvents] = {}
         for batch in batches:
-            ordered = self._rule.ordered([(entry, events[entry.position]) for entry in batch])
-            chosen, sequence_id = ordered[: self._rule.size], batch[0].sequence_id
+            ordered = self.rule.ordered([(entry, events[entry.position]) for entry in batch])
+            chosen, sequence_id = ordered[: self.rule.size], batch[0].sequence_id
             is_known = sequence_id in known
-            if is_known or len(chosen) < len(ordered) or (cut and self._rule.size is not None):
+            if is_known or len(chosen) < len(ordered) or (cut and self.rule.size is not None):
                 positions = tuple(entry.position for entry, _ in chosen)
                 is_kept = is_known and not cursor.isolate  # a mark clears the times of its sequence
-                choices[sequence_id] = ChosenEvents(sequence_id, positions, times, self._rule.each, is_kept)
+                choices[sequence_id] = ChosenEvents(sequence_id, positions, times, self._each, is_kept)
             elif cut and due_at is not None:
                 remainders[sequence_id] = Remainder(sequence_id, due_at)
             flat += chosen
         starts = [*_starts([entry for entry, _ in flat]), len(flat)]
         found: list[Portion] = []
         for start, end in pairwise(starts):
-            for first in range(start, end, self._batch_size):
-                last = min(end, first + self._batch_size)
+            for first in range(start, end, self.batch_size):
+                last = min(end, first + self.batch_size)
                 following = flat[last][0].sequence_id if last < len(flat) else None
                 found.append(self._portion(cursor, flat[first:last], following, remainders, choices, due_at))
                 choices |= {one.sequence_id: replace(one, is_kept=True) for one in found[-1].choices}
@@ -303,13 +268,13 @@ class PartitionBatches:
         """Handle one event after a mark, which shows the next owner that this process did not survive it."""
         self._ready.clear()
         with OF_PROCESS.taken():
-            (entry,), now = portion.waiting, self._clock.now()
-            if self._rule.on_exhausted is OnBatchExhausted.SKIP and is_used_up_by_crashes(entry, self._rule.back_off):
+            (entry,), now = portion.waiting, self.clock.now()
+            if self.rule.on_exhausted is OnBatchExhausted.SKIP and is_used_up_by_crashes(entry, self.rule.back_off):
                 return one_less_isolated(cursor, self._given_up_after_crash(cursor, portion, entry, now))
             marked = self._marked(entry, now)
             if not self._apply(cursor, changed=((entry, self._kept(marked)),), remainders=self._rest_after(marked)):
                 return Outcome(cursor)
-            done = self._recorded(cursor, portion, self._handle(cursor, portion), marked)
+            done = self._recorded(cursor, portion, self.handle(cursor, portion), marked)
             return one_less_isolated(cursor, done)
 
     def _marked(self, entry: InboxEntry, now: datetime) -> InboxEntry:
@@ -318,19 +283,20 @@ class PartitionBatches:
         It does not count in the event's grace period. If it is the last one and the event is to be skipped, the process
         that finds the mark does that.
         """
-        marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
+        marked = after_failure(entry, crash_in_attempt(now), self.rule.back_off, now)
         free = self._in_grace(entry, now)
-        if marked.status is InboxStatus.EXHAUSTED and (free or self._rule.on_exhausted is OnBatchExhausted.SKIP):
+        if marked.status is InboxStatus.EXHAUSTED and (free or self.rule.on_exhausted is OnBatchExhausted.SKIP):
             again = in_milliseconds(now)
             marked = marked._replace(status=InboxStatus.RETRYING, due_at=again, retries=entry.retries + 1)
         return marked._replace(retries=entry.retries) if free else marked
 
+    @override
     def _recorded(self, cursor: Cursor, portion: Portion, done: Outcome, marked: InboxEntry | None = None) -> Outcome:
-        """Record the outcome of an attempt; it is not a failure of the partition."""
         failure = done.failure
         of_event = failure is not None and failure.origin in (Origin.HANDLER, Origin.EVENT)
         if marked is not None and not of_event and (failure is not None or done.changed):
-            self._unmarked(cursor, portion, marked)
+            before = portion.waiting[0]
+            self._unmark(cursor, self._kept(marked), self._kept(before), self._rest_of(cursor, portion, before))
         if failure is None:
             return done
         self._ready.clear()
@@ -340,15 +306,15 @@ class PartitionBatches:
         well = replace(done, failure=None)
         if entry is None:
             return well
-        now = self._clock.now()
+        now = self.clock.now()
         if failure.origin is Origin.HANDLER and not failure.permanent and self._in_grace(entry, now):
             again = TickTimes.of(datetime.fromisoformat(cursor.tick or in_milliseconds(now)), now).next
             free = entry._replace(due_at=again)
             rest = self._rest_after_failure(cursor, free)
             self._apply(cursor, changed=((marked or entry, self._kept(free)),), remainders=rest)
             return replace(well, uncounted=(Uncounted(failure, in_milliseconds(self._grace_end(entry))),))
-        after = after_failure(entry, given_up(failure, now), self._rule.back_off, now)
-        if after.status is InboxStatus.EXHAUSTED and self._rule.on_exhausted is OnBatchExhausted.SKIP:
+        after = after_failure(entry, given_up(failure, now), self.rule.back_off, now)
+        if after.status is InboxStatus.EXHAUSTED and self.rule.on_exhausted is OnBatchExhausted.SKIP:
             skip = self._skip(after, now)
             is_marked = marked is not None and marked.attempts > entry.attempts
             if self._skipped(cursor, portion, marked or entry, skip, is_marked=is_marked):
@@ -368,30 +334,25 @@ class PartitionBatches:
         error = HandlerCrashError(
             "OCQ-236", f"the process ended in attempt {entry.attempts} of this event, its last one"
         )
-        failure, skip = self._failure_of(error, portion.chunk[0]), self._skip(entry, now)
+        failure, skip = self.failure_of(error, portion.chunk[0]), self._skip(entry, now)
         if not self._skipped(cursor, portion, entry, skip, is_marked=True):
             return Outcome(cursor)
         parked = Parked(failure, entry.sequence_id, entry.attempts, None, skipped=True)
         return Outcome(cursor, skips=(skip,), parked=(parked,))
 
-    def _unmarked(self, cursor: Cursor, portion: Portion, marked: InboxEntry) -> None:
-        """Remove the mark of an attempt that did not fail because of its event; it is still due at this tick."""
-        before = self._kept(portion.waiting[0])
+    def _rest_of(self, cursor: Cursor, portion: Portion, before: InboxEntry) -> tuple[Remainder, ...]:
+        """Return what becomes of a sequence whose attempt did not fail because of its event: it is due at this tick."""
+        if self._each:
+            return ()
         choice = portion.choice_of(before.sequence_id)
-        again = Remainder(before.sequence_id, cursor.tick) if choice is None else choice.rest_with(before.position)
-        rest = () if self._rule.each else (again,)
-        change: dict[str, Any] = {"changed": ((self._kept(marked), before),), "remainders": rest}
-        try:
-            self._apply(cursor, **change)
-        except Exception:  # an outage, perhaps the one that ended the attempt: the next step reports it
-            self._mark_left = change
+        return (Remainder(before.sequence_id, cursor.tick) if choice is None else choice.rest_with(before.position),)
 
     def _kept(self, after: InboxEntry) -> InboxEntry:
         """Return an entry as stored: in a sequence that is tried as a whole, the first event has the due time."""
-        return after if self._rule.each else after._replace(due_at=None)
+        return after if self._each else after._replace(due_at=None)
 
     def _rest_after(self, after: InboxEntry) -> tuple[Remainder, ...]:
-        return () if self._rule.each else (Remainder(after.sequence_id, after.due_at),)
+        return () if self._each else (Remainder(after.sequence_id, after.due_at),)
 
     def _rest_after_failure(self, cursor: Cursor, after: InboxEntry) -> tuple[Remainder, ...]:
         """Return what becomes of a sequence after an attempt has failed.
@@ -399,43 +360,33 @@ class PartitionBatches:
         Where each event is tried on its own, as many others as the size of a batch are tried: an event that fails at
         each tick must not prevent that.
         """
-        if not self._rule.each:
+        if not self._each:
             return self._rest_after(after)
-        if self._rule.size is None or cursor.tick is None:
+        if self.rule.size is None or cursor.tick is None:
             return ()
-        times = TickTimes.of(datetime.fromisoformat(cursor.tick), self._clock.now())
+        times = TickTimes.of(datetime.fromisoformat(cursor.tick), self.clock.now())
         return (Remainder(after.sequence_id, times.tick, until=times.later),)
 
     def _rest_after_skip(
         self, cursor: Cursor, portion: Portion, entry: InboxEntry, *, is_marked: bool
     ) -> tuple[Remainder, ...]:
         """Return what becomes of a sequence after an event was skipped: the tick continues with it."""
-        if self._rule.each:
+        if self._each:
             return self._rest_after_failure(cursor, entry)
         if (choice := portion.choice_of(entry.sequence_id)) is not None:
             rest = choice.rest_after(entry.position)
             return () if rest is None else (rest,)
-        if self._rule.size is not None and not is_marked:  # the inbox may have a choice, which stays
+        if self.rule.size is not None and not is_marked:  # the inbox may have a choice, which stays
             return ()
         return (Remainder(entry.sequence_id, cursor.tick),)
 
     def _skip(self, entry: InboxEntry, now: datetime) -> Skip:
-        return Skip(
-            self._group,
-            self._partition,
-            entry.position,
-            event_id=entry.event_id,
-            event_source=entry.event_source,
-            subject=entry.subject,
-            event_type=entry.event_type,
-            attempts=entry.attempts,
-            reason=entry.reason,
-            skipped_at=in_milliseconds(now),
-        )
+        known = (entry.position, entry.event_id, entry.event_source, entry.subject, entry.event_type)
+        return Skip(self.group, self.partition, *known, entry.attempts, entry.reason, in_milliseconds(now))
 
     def _skipped(self, cursor: Cursor, portion: Portion, entry: InboxEntry, skip: Skip, *, is_marked: bool) -> bool:
         rest = self._rest_after_skip(cursor, portion, entry, is_marked=is_marked)
-        return self._apply(cursor, skip, removed=(entry,), remainders=rest, next_due=cursor.tick)
+        return self._apply(cursor, removed=(entry,), remainders=rest, next_due=cursor.tick, skip=skip)
 
     def _without_expired(self, cursor: Cursor, now: datetime) -> Outcome | None:
         """Remove events that have expired, some at a time; ``None`` if there are none.
@@ -445,7 +396,7 @@ class PartitionBatches:
         """
         if self._without_expired_for == (cursor.epoch, cursor.tick):
             return None
-        if entries := self._inbox.expired(self._group, self._partition, now, self._rule.fetch_size):
+        if entries := self.inbox.expired(self.group, self.partition, now, self.rule.fetch_size):
             return self._removed(cursor, entries)
         self._without_expired_for = (cursor.epoch, cursor.tick)
         return None
@@ -469,32 +420,18 @@ class PartitionBatches:
         self, cursor: Cursor, entries: Sequence[InboxEntry], without: Callable[[InboxEntry, datetime], InboxEntry]
     ) -> Outcome:
         """Make entries wait for a person whose events no handler can get; only the first ones, where others follow."""
-        now = self._clock.now()
-        if not self._rule.each:
+        now = self.clock.now()
+        if not self._each:
             entries = list({entry.sequence_id: entry for entry in reversed(entries)}.values())
         after = [without(entry, now) for entry in entries]
         rest = tuple(one for each in after for one in self._rest_after(each))
         if self._apply(cursor, changed=tuple(zip(entries, map(self._kept, after), strict=True)), remainders=rest):
             for each in after:
-                report_lost(self._partition, each)
+                report_lost(self.partition, each)
         return Outcome(cursor)
 
     def _put_off(self, cursor: Cursor, remainders: Sequence[Remainder]) -> bool:
         return self._apply(cursor, remainders=tuple(remainders))
-
-    def _change(self, next_due: str | None = None, **parts: Any) -> InboxChange:
-        limits: dict[str, Any] = {"most_sequences": None, "most_of_sequence": None, "each": self._rule.each}
-        return InboxChange(next_due or in_milliseconds(self._clock.now()), **limits, **parts)
-
-    def _apply(self, cursor: Cursor, skip: Skip | None = None, **parts: Any) -> bool:
-        """Change the inbox and nothing else; return ``False`` if the entry has changed since it was read."""
-        change, known = self._change(**parts), cursor.fingerprint
-        try:
-            with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=known, skip=skip, change=change):
-                return True
-        except InboxChangedError:
-            self._ready.clear()
-            return False
 
 
 def _expired(batches: Iterable[tuple[InboxEntry, ...]], now: datetime) -> tuple[InboxEntry, ...]:
