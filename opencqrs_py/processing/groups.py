@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
-from functools import partial
 from math import isqrt
 from threading import Lock
 
@@ -25,9 +24,9 @@ from opencqrs_py.processing.inbox.late_entries import LateEntries
 from opencqrs_py.processing.inbox.parked_entries import ParkingRule
 from opencqrs_py.processing.inbox.parking import Parking
 from opencqrs_py.processing.pipelining import Pipelining
-from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
+from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource, SystemClock
 from opencqrs_py.processing.positions import events_at
-from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts
 from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.sequencing import Sequencing
 
@@ -96,7 +95,7 @@ class GroupProcessing:
         self._pipelining = Pipelining() if dispatcher.pipelines else None
         self._caution = Caution()
         self._sequencing = sequencing
-        self._clock = clock
+        self._clock = SystemClock() if clock is None else clock
         self.schedule = schedule
         self.replays = replays
         sequenced = partitions > 1 or schedule is not None or (parking is not None and parking.parks)
@@ -257,24 +256,23 @@ class GroupProcessing:
 
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
         """Return the processor of one partition; it records times by the clock."""
-        clock = self._clock if clock is None else clock
-        feed = self.feed if partition.modulus == 1 else self.feed.sequenced
-        shared = (feed, self.tracker, self._dispatcher, self.batch_size)
-        make: Callable[..., PartitionProcessor] = PartitionProcessor
-        if self.checkpointing is not None:
-            make = partial(CheckpointedProcessor, checkpointing=self.checkpointing)
-        return make(
+        parts = ProcessorParts(
             self.group,
-            partition,
-            *shared,
-            clock,
+            self.feed if partition.modulus == 1 else self.feed.sequenced,
+            self.tracker,
+            self._dispatcher,
+            self.batch_size,
+            self._clock if clock is None else clock,
             self.limits,
             self._pipelining,
             self._parking,
-            caution=self._caution,
-            schedule=self.schedule,
-            replays=self.replays,
+            self._caution,
+            self.schedule,
+            self.replays,
         )
+        if self.checkpointing is None:
+            return PartitionProcessor(partition, parts)
+        return CheckpointedProcessor(partition, parts, self.checkpointing)
 
     def _parking_by(self, rule: ParkingRule) -> Parking | None:
         """Return how the group parks; ``None`` without an inbox, or if partitions are not assigned by CRC-32."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from opencqrs_py.errors import (
@@ -67,14 +67,12 @@ class Stopping(Protocol):
         ...
 
 
-class PartitionProcessor:
-    """Moves one partition of a group forward, a chunk at a time.
+@dataclass(frozen=True, slots=True)
+class ProcessorParts:
+    """What the processors of a group's partitions are made from.
 
-    It keeps nothing between two steps: where it resumes is in the cursor, so any process can do the next step.
-
-    Args:
+    Attributes:
         group: Processing group.
-        partition: The partition that it handles.
         feed: Where events come from.
         tracker: Where progress goes.
         dispatcher: Calls the handlers.
@@ -83,53 +81,64 @@ class PartitionProcessor:
         limits: How long a call of a handler may take; the driver of the processor watches that.
         pipelining: Decides whether statements of a chunk wait for their answers; ``None``: they do.
         parking: The inbox, and how events are parked; ``None`` if the tracker has none.
-        caution: Decides how large chunks are while events fail; ``None`` for one of its own.
+        caution: Decides how large chunks are while events fail.
         schedule: How a scheduled group handles its events; ``None`` for any other.
         replays: How events are handled again after a reset; ``None``: as others.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 the parts of a group
-        self,
-        group: str,
-        partition: Partition,
-        feed: Feed,
-        tracker: ProgressTracker,
-        dispatcher: Dispatcher,
-        batch_size: int,
-        clock: Clock | None = None,
-        limits: CallLimits = NO_LIMITS,
-        pipelining: Pipelining | None = None,
-        parking: Parking | None = None,
-        caution: Caution | None = None,
-        schedule: ScheduleRule | None = None,
-        replays: ReplayRule | None = None,
-    ) -> None:
-        self.group = group
+    group: str
+    feed: Feed
+    tracker: ProgressTracker
+    dispatcher: Dispatcher
+    batch_size: int
+    clock: Clock = field(default_factory=SystemClock)
+    limits: CallLimits = NO_LIMITS
+    pipelining: Pipelining | None = None
+    parking: Parking | None = None
+    caution: Caution = field(default_factory=Caution)
+    schedule: ScheduleRule | None = None
+    replays: ReplayRule | None = None
+
+
+class PartitionProcessor:
+    """Moves one partition of a group forward, a chunk at a time.
+
+    It keeps nothing between two steps: where it resumes is in the cursor, so any process can do the next step.
+
+    Args:
+        partition: The partition that it handles.
+        parts: What it is made from.
+    """
+
+    def __init__(self, partition: Partition, parts: ProcessorParts) -> None:
+        self.group = group = parts.group
         self.partition = partition
-        self.limits = limits
-        self._feed = feed
-        self._tracker = tracker
-        self._replays = ReplayRule(dispatcher) if replays is None else replays
-        self._batch_size = batch_size
-        self._clock = SystemClock() if clock is None else clock
+        self.limits = parts.limits
+        self._feed = feed = parts.feed
+        self._tracker = tracker = parts.tracker
+        dispatcher = parts.dispatcher
+        self._replays = parts.replays or ReplayRule(dispatcher)
+        self._batch_size = parts.batch_size
+        self._clock = parts.clock
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
         self.claim = Claim(group, partition, tracker, feed.source)
         self.calls = HandlerCalls(group, partition, dispatcher, self._replays, self._diagnosis)
         self._narrowing = Narrowing(self._handle, self._park_at_once, self._diagnosis)
-        self._pipelining = pipelining
-        self._caution = Caution() if caution is None else caution
+        self._pipelining = parts.pipelining
+        self._caution = parts.caution
         self._inbox: PartitionInbox | None = None
         self._batches: PartitionBatches | None = None
-        if parking is not None:
+        if (parking := parts.parking) is not None:
             shared = (parking.inbox, group, partition, feed.source, self._clock, self._handle, dispatcher.wants)
-            if schedule is None:
+            if (schedule := parts.schedule) is None:
                 self._inbox = PartitionInbox(*shared, parking, lambda: self._batch_size)
             else:
-                self._batches = PartitionBatches(*shared, schedule, batch_size, self._diagnosis.failure_of_handler)
+                find = self._diagnosis.failure_of_handler
+                self._batches = PartitionBatches(*shared, schedule, parts.batch_size, find)
         single = not (dispatcher.takes_several or dispatcher.uses_session)
         # How chunks are handled while events are parked now and then; ``None``: as always.
         self._pieces: Pieces | None = None
-        if self._inbox is not None and single and pipelining is None and isinstance(tracker, SavingTracker):
+        if self._inbox is not None and single and parts.pipelining is None and isinstance(tracker, SavingTracker):
             self._pieces = Pieces(group, tracker, self._inbox, feed.source, self._diagnosis, self.calls)
 
     def step(self, cursor: Cursor) -> Outcome:

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
 
 from typing_extensions import override
 
@@ -15,6 +14,7 @@ from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING
 from opencqrs_py.model.inbox import GivenUp
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
@@ -25,7 +25,7 @@ from opencqrs_py.processing.exceptions import failure_of, own_frames, raise_inte
 from opencqrs_py.processing.feed import Page
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.portions import Portion, without_handling
-from opencqrs_py.processing.processor import PartitionProcessor, Stopping
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts, Stopping
 from opencqrs_py.processing.replays import ReplayRule
 
 _BEAT_SECONDS = 1.0  # between two steps that check the claim first, and publish positions
@@ -51,8 +51,8 @@ class CheckpointedProcessor(PartitionProcessor):
         Facts of Axon section 8: self-checkpointing, with the resolutions 8.7.
     """
 
-    def __init__(self, *parts: Any, checkpointing: Participation, **rest: Any) -> None:
-        super().__init__(*parts, **rest)
+    def __init__(self, partition: Partition, parts: ProcessorParts, checkpointing: Participation) -> None:
+        super().__init__(partition, parts)
         self._pieces = None
         self._all = checkpointing
         self._claimed: ClaimedPartition | None = None
@@ -66,11 +66,11 @@ class CheckpointedProcessor(PartitionProcessor):
         self._replays = ReplayRule(checkpointing.others.replaying, self._replays.finished)
         self.calls = self._calls = ParticipantCalls(
             self.group,
-            self.partition,
-            checkpointing.others.usual or self.calls.dispatcher,
+            partition,
+            parts.dispatcher,
             self._replays,
             self._diagnosis,
-            checkpointing=checkpointing,
+            checkpointing,
             trigger=lambda: self._participating().trigger,
         )
         self._most = self._batch_size
@@ -104,10 +104,8 @@ class CheckpointedProcessor(PartitionProcessor):
             return Outcome(cursor, failure=self._failure(self.claim.lost(), Origin.FRAMEWORK))
         if self._claimed is None:
             cursor = replace(cursor, position=cursor.stored)  # nothing keeps what was handled after it
-            try:
-                self._claim(cursor)
-            except CheckpointError as error:
-                return self._aborted(cursor, error)
+            if (refused := self._claim(cursor)) is not None:
+                return refused
         requested = self._claimed.positions.take() if self._claimed is not None else None
         outcome = super().step(cursor) if requested is None else self._checkpoint(cursor, requested)
         if beats and outcome.failure is None and not (outcome.checkpoint and self._failed):
@@ -201,10 +199,15 @@ class CheckpointedProcessor(PartitionProcessor):
         """Return whether everything that is handled again since a reset is stored."""
         return cursor.replay is not None and cursor.stored >= cursor.replay.until
 
-    def _claim(self, cursor: Cursor) -> None:
-        self._claimed = self._last = claimed = self._all.claim(self.group, self.partition, cursor.stored)
+    def _claim(self, cursor: Cursor) -> Outcome | None:
+        """Have the participants take the partition over; return the outcome if they cannot, else ``None``."""
+        try:
+            self._claimed = self._last = claimed = self._all.claim(self.group, self.partition, cursor.stored)
+        except CheckpointError as error:
+            return self._aborted(cursor, error)
         if self._wake is not None:
             claimed.positions.wake = self._wake
+        return None
 
     def _checkpoint(self, cursor: Cursor, requested: int) -> Outcome:
         """Have the participants confirm a position, and store the highest that all of them do."""
@@ -235,8 +238,12 @@ class CheckpointedProcessor(PartitionProcessor):
 
     def _aborted(self, cursor: Cursor, error: CheckpointError) -> Outcome:
         """Begin again after the stored position: the participants discard the partition, and claim it again."""
+        return Outcome(self._discarded(cursor), failure=_failure_of_checkpoint(error))
+
+    def _discarded(self, cursor: Cursor) -> Cursor:
+        """Have the participants discard the partition; return the cursor from which they begin again."""
         self.close()
-        return Outcome(replace(cursor, position=cursor.stored), failure=_failure_of_checkpoint(error))
+        return replace(cursor, position=cursor.stored)
 
     @override
     def _confirmed(self, cursor: Cursor) -> Cursor:
@@ -287,15 +294,10 @@ class CheckpointedProcessor(PartitionProcessor):
         try:
             handled = self._deliver(cursor, portion)
         except ChunkFailedError as failed:
-            index = failed.index
-            failure = self._diagnosis.failure_of_handler(failed.error, portion.chunk[index or 0])
-            if index is None and len(portion.chunk) > 1:
-                return self._not_all_handled(cursor, portion, failure)
-            if not index:
-                return Outcome(cursor, failure=failure)
-            if self._gathers:
-                return self._again_up_to(cursor, portion.first(index), failure)
-            durable, handled = portion.first(index), index
+            failure = self._diagnosis.failure_of_handler(failed.error, portion.chunk[failed.index or 0])
+            if self._gathers or not failed.index:
+                return self._again(cursor, portion, failed.index, failure)
+            durable, handled = portion.first(failed.index), failed.index
         if self._adapts:
             self._adapt(self._clock.monotonic() - began)
         try:
@@ -308,20 +310,23 @@ class CheckpointedProcessor(PartitionProcessor):
             return self._not_committed(cursor, durable.first(1), error)
         return replace(done, handled=handled, failure=failure)
 
+    def _again(self, cursor: Cursor, portion: Portion, index: int | None, failure: Failure) -> Outcome:
+        """Handle events again of which none stays handled, after the one at an index has failed."""
+        if index is None and len(portion.chunk) > 1:
+            return self._not_all_handled(cursor, portion, failure)
+        return self._again_up_to(cursor, portion.first(index), failure) if index else Outcome(cursor, failure=failure)
+
     def _again_up_to(self, cursor: Cursor, portion: Portion, failure: Failure) -> Outcome:
         """Handle the events before one that has failed, for which handlers of lists and tables were not called yet.
 
         Participants that take single events have already handled them, and discard that first.
         """
         if self._handles_singly:
-            self.close()
-            cursor = replace(cursor, position=cursor.stored)
+            cursor = self._discarded(cursor)
             if not portion.waiting:
                 return Outcome(cursor, failure=failure)
-            try:
-                self._claim(cursor)
-            except CheckpointError as error:
-                return self._aborted(cursor, error)
+            if (refused := self._claim(cursor)) is not None:
+                return refused
         before = self._handle(cursor, portion)
         return before if before.failure is not None or before.changed else replace(before, failure=failure)
 
@@ -333,15 +338,11 @@ class CheckpointedProcessor(PartitionProcessor):
         """
         outage = failure.origin is Origin.OUTAGE
         if self._repeats:
-            self.close()
-            cursor = replace(cursor, position=cursor.stored)
+            cursor = self._discarded(cursor)
             if not outage and not portion.waiting:
                 return self._again_one_by_one(cursor, portion)
-            if not outage:
-                try:
-                    self._claim(cursor)
-                except CheckpointError as error:
-                    return self._aborted(cursor, error)
+            if not outage and (refused := self._claim(cursor)) is not None:
+                return refused
         return Outcome(cursor, failure=failure) if outage else self._narrowing.by_halves(cursor, portion)
 
     def _again_one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
@@ -365,7 +366,12 @@ class CheckpointedProcessor(PartitionProcessor):
         try:
             handled = self._deliver(cursor, portion)
         except ChunkFailedError as failed:
-            return self._partly(cursor, portion, failed, claimed)
+            failure = self._diagnosis.failure_of_handler(failed.error, portion.chunk[failed.index or 0])
+            if self._gathers or not failed.index:
+                return self._again(cursor, portion, failed.index, failure)
+            last = portion.chunk.position(failed.index - 1)
+            claimed.positions.handle(last)
+            return Outcome(cursor.moved_to(last, stored=False), handled=failed.index, failure=failure)
         if self._adapts:
             self._adapt(self._clock.monotonic() - began)
         claimed.positions.handle(portion.chunk.position(-1))
@@ -377,18 +383,6 @@ class CheckpointedProcessor(PartitionProcessor):
             self._batch_size = min(2 * self._batch_size, self._most)
         elif seconds > _LONG_SECONDS:
             self._batch_size = max(1, self._batch_size // 2)
-
-    def _partly(self, cursor: Cursor, portion: Portion, failed: ChunkFailedError, claimed: ClaimedPartition) -> Outcome:
-        index, chunk = failed.index, portion.chunk
-        failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
-        if index is None:
-            return self._not_all_handled(cursor, portion, failure)
-        if not index:
-            return Outcome(cursor, failure=failure)
-        if self._gathers:
-            return self._again_up_to(cursor, portion.first(index), failure)
-        claimed.positions.handle(chunk.position(index - 1))
-        return Outcome(cursor.moved_to(chunk.position(index - 1), stored=False), handled=index, failure=failure)
 
     def _deliver(self, cursor: Cursor, portion: Portion) -> int:
         """Call the participants' handlers, outside of any transaction."""

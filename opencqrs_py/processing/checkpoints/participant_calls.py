@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from typing_extensions import override
 
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import tasks_may_stay
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
@@ -15,13 +15,24 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.handler_calls import HandlerCalls
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import NoUnit
+from opencqrs_py.processing.recovery import Diagnosis
+from opencqrs_py.processing.replays import ReplayRule
 
 
 class ParticipantCalls(HandlerCalls):
     """Calls the handlers of participants outside of the transaction, and the others of their group within it."""
 
-    def __init__(self, *parts: Any, checkpointing: Participation, trigger: Callable[[], CheckpointTrigger]) -> None:
-        super().__init__(*parts)
+    def __init__(
+        self,
+        group: str,
+        partition: Partition,
+        dispatcher: Dispatcher,
+        replays: ReplayRule,
+        diagnosis: Diagnosis,
+        checkpointing: Participation,
+        trigger: Callable[[], CheckpointTrigger],
+    ) -> None:
+        super().__init__(group, partition, checkpointing.others.usual or dispatcher, replays, diagnosis)
         self._all = checkpointing
         self._trigger = trigger
 

@@ -19,7 +19,7 @@ from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits, Call
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.handler_calls import HandlerCalls
-from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts
 from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
@@ -53,7 +53,7 @@ class Watched:
         )
         bound = [bind(Handler(HandlerMark("group"), each, "here:1"), NothingProvided()) for each in functions]
         feed = Feed(store, Selection("/"), SequencingByEvent(PerSubject()), 100)
-        self.processor = PartitionProcessor("group", ONE, feed, tracker, Dispatcher(bound, []), 10)
+        self.processor = PartitionProcessor(ONE, ProcessorParts("group", feed, tracker, Dispatcher(bound, []), 10))
         (cursor,) = tracker.claim("group", [ONE], 0, "me")
         assert self.processor.step(cursor).handled == 3
         assert self.processor.calls.in_hand() is None

@@ -19,7 +19,7 @@ from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.notices import text_of
-from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts
 from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
@@ -75,7 +75,9 @@ class Group:
     def step(self, cursor: Cursor) -> Outcome:
         feed = Feed(self._store, Selection("/"), SequencingByEvent(PerSubject()), 100)
         dispatcher = Dispatcher([self._bound], [])
-        return PartitionProcessor("group", cursor.partition, feed, self.tracker, dispatcher, BATCH).step(cursor)
+        return PartitionProcessor(
+            cursor.partition, ProcessorParts("group", feed, self.tracker, dispatcher, BATCH)
+        ).step(cursor)
 
     def runs(self, partition: Partition | None = None) -> Outcome | None:
         """Run a process until it has nothing to do or fails; ``None`` if it has crashed."""

@@ -22,7 +22,7 @@ from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
@@ -336,7 +336,9 @@ class FailingWorld:
         store = InMemoryEventStore(event(n, name) for n, name in enumerate(types, start=1))
         tracker = InMemoryProgressTracker(self)
         feed = Feed(store, Selection(), SequencingByEvent(PerSubject()), 7, wanted=self.dispatcher.wants)
-        processor = PartitionProcessor("group", Partition(1, 0), feed, tracker, self.dispatcher, batch_size)
+        processor = PartitionProcessor(
+            Partition(1, 0), ProcessorParts("group", feed, tracker, self.dispatcher, batch_size)
+        )
         (cursor,) = tracker.claim("group", [Partition(1, 0)], 0, "owner")
         for _ in range(1_000):
             outcome = processor.step(cursor)

@@ -34,7 +34,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
@@ -100,7 +100,7 @@ class World:
         interceptors = Interceptors(self.interceptors, self.injector)
         dispatcher = Dispatcher([handler], types, reading, interceptors, belongs)
         feed = Feed(self.store, Selection(), sequencing, 10, wanted=dispatcher.wants)
-        processor = PartitionProcessor("group", partition.partition, feed, self.tracker, dispatcher, 10)
+        processor = PartitionProcessor(partition.partition, ProcessorParts("group", feed, self.tracker, dispatcher, 10))
         outcome = processor.step(partition.cursor)
         self.notices.append(partition.take(outcome))
         return outcome

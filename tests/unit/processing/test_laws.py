@@ -22,7 +22,7 @@ from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts
 from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
@@ -91,7 +91,7 @@ class Process:
             SupervisedPartition("group", cursor, back_off, OnExhausted.SKIP, self.clock) for cursor in cursors
         ]
         self._processors = [
-            PartitionProcessor("group", cursor.partition, feed, world.tracker, dispatcher, batch_size)
+            PartitionProcessor(cursor.partition, ProcessorParts("group", feed, world.tracker, dispatcher, batch_size))
             for cursor in cursors
         ]
 

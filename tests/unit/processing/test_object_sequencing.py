@@ -39,7 +39,7 @@ from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.inbox.batches import ScheduleRule
 from opencqrs_py.processing.inbox.parked_entries import waiting_entry
 from opencqrs_py.processing.inbox.schedules import FixedDelay
-from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.recovery import NoRetry
 from opencqrs_py.processing.sequence_resolvers import PerSubjectLevel
@@ -355,7 +355,7 @@ def test_partitions_keep_separate_progress_for_an_event_of_both(database: Any) -
     tracker = InMemoryProgressTracker(database)
     feed = Feed(store, Selection(), made, 10)
     for cursor in tracker.claim("group", layout(2), 0, "owner"):
-        processor = PartitionProcessor("group", cursor.partition, feed, tracker, dispatcher, 10)
+        processor = PartitionProcessor(cursor.partition, ProcessorParts("group", feed, tracker, dispatcher, 10))
         outcome = processor.step(cursor)
         assert (outcome.handled, outcome.cursor.stored) == (1, 1)
     assert database.rows == [first, second]

@@ -22,7 +22,7 @@ from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.ports import UnitOfWork
-from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.processor import PartitionProcessor, ProcessorParts
 from opencqrs_py.processing.sequence_resolvers import PerDataField, PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 
@@ -98,7 +98,9 @@ class Group:
     ) -> PartitionProcessor:
         handler = bind(Handler(HandlerMark("group"), self.handler, "handlers.py:7"), self._injector)
         feed = Feed(self.store, Selection(root), SequencingByEvent(self.sequence_of), limit)
-        return PartitionProcessor("group", partition, feed, self.tracker, Dispatcher([handler], []), batch_size)
+        return PartitionProcessor(
+            partition, ProcessorParts("group", feed, self.tracker, Dispatcher([handler], []), batch_size)
+        )
 
     def claim(self, partitions: int = 1) -> list[Cursor]:
         return list(self.tracker.claim("group", layout(partitions), 0, "owner"))
@@ -204,7 +206,9 @@ def test_events_that_no_handler_takes_count_as_done_but_not_as_handled(group: Gr
     (cursor,) = group.claim()
     handler = bind(Handler(HandlerMark("group", ("lent",)), group.handler, "here"), injector)
     feed = Feed(group.store, Selection(), SequencingByEvent(PerSubject()), 100)
-    processor = PartitionProcessor("group", Partition(1, 0), feed, group.tracker, Dispatcher([handler], []), 10)
+    processor = PartitionProcessor(
+        Partition(1, 0), ProcessorParts("group", feed, group.tracker, Dispatcher([handler], []), 10)
+    )
     assert summary(processor.step(cursor)) == (3, 1, 0, None, None)
     assert group.rows == ["3"]
 
