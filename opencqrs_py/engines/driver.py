@@ -20,12 +20,13 @@ from opencqrs_py.processing.claims import verify_log
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.inbox.parking import freed, unseen
+from opencqrs_py.processing.inbox.ticks import WatchedClock
 from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.notices import NO_OBSERVER, Notice, Observer, text_of
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
 from opencqrs_py.processing.reaching import reached
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SupervisedPartition, WatchedClock
+from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF, SupervisedPartition
 
 logger = logging.getLogger("opencqrs.processing")
 _MOST_ISOLATED = 100  # events of a partition with participants

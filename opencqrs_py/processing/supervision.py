@@ -20,6 +20,7 @@ from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.inbox.parked_entries import given_up
 from opencqrs_py.processing.inbox.parking import is_due
 from opencqrs_py.processing.inbox.schedules import Schedule
+from opencqrs_py.processing.inbox.ticks import TickState
 from opencqrs_py.processing.notices import Notice
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, action_for, waits_of
@@ -29,71 +30,7 @@ OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
 CHECKPOINT_BACK_OFF = ExponentialBackOff(initial=1, multiplier=2, maximum=60)  # after a checkpoint has failed
 _MOST_MISSES = 5  # checkpoints in a row that fail before the partition counts as failed
-_SET_BACK = timedelta(seconds=1)  # a clock that goes back by more was set back
 _REMINDER = 3_600.0  # seconds after which a held partition is reported again
-
-
-class WatchedClock:
-    """A clock that notices when it was set back."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._seen = clock.now()
-
-    def look(self) -> tuple[datetime, bool]:
-        """Return the time, and whether the clock was set back since the last call."""
-        now, before = self._clock.now(), self._seen
-        self._seen = now
-        return now, before - now > _SET_BACK
-
-
-class TickState:
-    """The ticks of a partition of a scheduled group.
-
-    Attributes:
-        wanted: Position at which a tick begins at once, unless one has begun there; ``None`` for none.
-    """
-
-    def __init__(self, schedule: Schedule, clock: Clock) -> None:
-        self.wanted: int | None = None
-        self._schedule = schedule
-        self._clock = WatchedClock(clock)
-        self._next = schedule.first(clock.now())
-        self._tick = self._next
-        self._from = self._done_from = -1  # where the current tick, and the last finished one, began
-
-    def is_due(self, position: int) -> bool:
-        """Return whether a tick begins now, with everything up to a position in the inbox."""
-        wanted = self.wanted is not None and self._done_from < self.wanted <= position
-        return self._now() >= self._next or wanted
-
-    def begin(self, position: int) -> str:
-        """Begin a tick; return the time by which its events are due."""
-        self._tick, self._from = self._now(), position
-        return in_milliseconds(self._tick)
-
-    def end(self) -> None:
-        """Note that all events of the tick were tried. A wanted tick replaces those that passed."""
-        self._done_from = self._from
-        now = self._now()
-        if max(self._tick, now) >= self._next:
-            self._next = self._schedule.following(self._next, now)
-
-    def done(self, head: int) -> bool:
-        """Return whether every event up to ``head`` that was due by then was tried."""
-        return self._done_from >= head
-
-    def seconds_left(self) -> float:
-        """Return the seconds until the next tick."""
-        now = self._now()
-        return max(0.0, (self._next - now).total_seconds())
-
-    def _now(self) -> datetime:
-        """Return the time; if the clock was set back, the next tick is scheduled as after a start."""
-        now, was_set_back = self._clock.look()
-        if was_set_back:
-            self._next = min(self._next, self._schedule.first(now))
-        return now
 
 
 class SupervisedPartition:
