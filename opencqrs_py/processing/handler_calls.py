@@ -16,12 +16,12 @@ from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.binding import IsMeant, Work
 from opencqrs_py.processing.calls import CallInHand
+from opencqrs_py.processing.diagnosis import Diagnosis
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import stack_of_thread
 from opencqrs_py.processing.notices import in_words
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import UnitOfWork
-from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.replays import ReplayRule
 
 

@@ -9,9 +9,9 @@ from opencqrs_py.errors import TransactionEndedError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor
+from opencqrs_py.processing.diagnosis import Diagnosis
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.portions import Portion
-from opencqrs_py.processing.recovery import Diagnosis
 
 
 class Narrowing:

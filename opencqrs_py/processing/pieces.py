@@ -13,13 +13,13 @@ from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.outcome import Failure, Outcome, Parked
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.binding import Work
+from opencqrs_py.processing.diagnosis import Diagnosis
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.handler_calls import HandlerCalls
 from opencqrs_py.processing.inbox.parking import PartitionInbox, with_entry
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import EventSource, SavingTracker, SavingUnit
-from opencqrs_py.processing.recovery import Diagnosis
 
 SIZE = 50  # events; a savepoint for that many costs little, and so does handling that many again
 

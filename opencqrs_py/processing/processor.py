@@ -26,6 +26,7 @@ from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.claims import Claim
+from opencqrs_py.processing.diagnosis import Diagnosis
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
@@ -53,7 +54,6 @@ from opencqrs_py.processing.ports import (
     SavingTracker,
     SystemClock,
 )
-from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.replays import ReplayRule
 
 MOST_CRASHES = 3  # processes that may end while they handle an event

@@ -11,11 +11,11 @@ from opencqrs_py.processing.awaiting import tasks_may_stay
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.checkpoints.participation import Participation
+from opencqrs_py.processing.diagnosis import Diagnosis
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.handler_calls import HandlerCalls
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import NoUnit
-from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.replays import ReplayRule
 
 
