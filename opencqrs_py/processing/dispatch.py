@@ -8,36 +8,29 @@ surrounded by interceptors is read first.
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import count, islice, repeat
 from operator import length_hint
 from typing import Any
 
-from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.awaiting import complete
-from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork, IsMeant, Work
-from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
-from opencqrs_py.processing.event_types import ANYTHING, EventTypes, decoded_as, immutable, is_a, may_yield, plain
+from opencqrs_py.processing.binding import BoundHandler, CallOfWork, IsMeant, Work
+from opencqrs_py.processing.decoding import NO_OBJECTS, QuickDecoder, quick_decoder_for
+from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, may_yield, plain
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.field_names import spelling_of
 from opencqrs_py.processing.forks import FORKED
 from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.plans import Gathered, Plans, Run, Target, is_open, nothing, table_maker_for
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import Kind
-from opencqrs_py.processing.tables import RowFailedError, TableMaker
-
-_log = logging.getLogger("opencqrs.processing")
+from opencqrs_py.processing.tables import RowFailedError
 
 
 class ChunkFailedError(Exception):
@@ -53,53 +46,6 @@ class ChunkFailedError(Exception):
         self.index = index
         self.error = error
         self.tries_alone = tries_alone
-
-
-_Gathered = list[tuple[Any, Event, Event]]
-"""The input of a handler that takes lists: each event of a chunk that it wants, decoded, as read and as stored."""
-
-_Run = Callable[[Event, Event, Work, Sequence[_Gathered]], bool]
-"""Handles an event, given as read and as stored; returns whether a handler wants it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A handler of the group, its call with its interceptors, and its number among those that take lists or tables.
-
-    ``tables`` makes the tables of a handler that takes them.
-    """
-
-    bound: BoundHandler
-    call: Call
-    number: int | None
-    tables: TableMaker | None
-
-
-def _undecoded(_event: Event) -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """How one handler gets events of a type: the class to which their data are decoded, if any, and the decoder.
-
-    For a table, its maker decodes them, unless they become objects of another class first. ``only``
-    are the classes of which the object must be an instance, where decoding may yield another class (K7).
-    """
-
-    target: _Target
-    decoded_as: Any = None
-    decode: Decoder = _undecoded
-    only: tuple[type, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The handlers of the events of a type: those that take one event, and those that take lists."""
-
-    steps: Sequence[_Step]
-    calls: _Run | None
-    gathers: _Run | None
 
 
 class Dispatcher:
@@ -142,11 +88,11 @@ class Dispatcher:
         self._flushes = self._surrounded or any(signature.asks_for(Kind.SESSION) for signature in self._signatures)
         numbers = count()
         self._targets = [
-            _Target(
+            Target(
                 bound,
                 self._interceptors.around_handler(bound),
                 next(numbers) if bound.signature.many else None,
-                _table_maker_for(bound),
+                table_maker_for(bound),
             )
             for bound in handlers
         ]
@@ -157,21 +103,18 @@ class Dispatcher:
         )
         self._in_columns: dict[str, Sequence[int]] = {}
         self._lists = [target for target in self._targets if target.number is not None]
-        self._plans: dict[str, _Plan] = {}
-        self._runs: dict[str, _Run] = {}
+        self._plans = Plans(self._targets, self._types, self._reading)
+        self._runs: dict[str, Run] = {}
         self._together = self._reading.plain and not self._only_tables  # likewise, until an event shows otherwise
         self._quick: dict[str, QuickDecoder] = {}
         self._calls_of_work: dict[str, CallOfWork] = {}
         self._compared: set[str] = set()
-        for target in self._targets:
-            self._check(target.bound)
-            self._check_reached(target)
 
     @cached_property
     def wanted_types(self) -> frozenset[str] | None:
         """The stored types that may lead to a handler, or ``None`` if each type has to be checked."""
         handlers = [target.bound for target in self._targets]
-        if self._types.open or any(map(_open, handlers)):
+        if self._types.open or any(map(is_open, handlers)):
             return None
         exact = {name for bound in handlers for name in bound.handler.mark.types}
         return frozenset(exact | set(filter(self.handles, self._types.names)) | self._reading.upcast_types)
@@ -180,7 +123,7 @@ class Dispatcher:
     def type_names(self) -> tuple[str, ...]:
         """The types and patterns that handlers name, and the types of their event classes; none: some take any type."""
         handlers = [target.bound for target in self._targets]
-        if any(not bound.handler.mark.types and _open(bound) for bound in handlers):
+        if any(not bound.handler.mark.types and is_open(bound) for bound in handlers):
             return ()
         named = {name for bound in handlers for name in bound.handler.mark.types}
         return tuple(sorted((named | set(filter(self.handles, self._types.names))) - self._reading.upcast_types))
@@ -254,18 +197,18 @@ class Dispatcher:
 
     def handles(self, event_type: str) -> bool:
         """Return whether a handler wants events of a type, as read."""
-        return bool(self._plan(event_type).steps)
+        return bool(self._plans.of(event_type).steps)
 
     def takes(self, event_type: str, cls: type) -> bool:
         """Return whether a handler that wants events of a type takes objects of a class, or what it may yield."""
-        steps = self._plan(event_type).steps
+        steps = self._plans.of(event_type).steps
         asked = {plain(each) for step in steps for each in step.target.bound.signature.event_classes}
         return any(is_a(cls, each) or may_yield(cls, each) for each in asked - {*ANYTHING})
 
     def places(self, event: Event) -> list[str]:
         """Return ``file:line (name)`` of the handlers to which a stored event may lead."""
         if self._reading.plain_for(event.type):
-            return [step.target.bound.handler.place for step in self._plan(event.type).steps]
+            return [step.target.bound.handler.place for step in self._plans.of(event.type).steps]
         return [target.bound.handler.place for target in self._targets]
 
     def handle(self, chunk: Chunk, work: Work) -> int:
@@ -278,7 +221,7 @@ class Dispatcher:
         if self._together and (decoded := self._decoded_together(chunk)) is not None:
             return self._handle_decoded(chunk, decoded, work)
         work.ahead = None  # else the current one would be looked up among those of an earlier piece
-        gathered: list[_Gathered] = [[] for _ in self._lists]
+        gathered: list[Gathered] = [[] for _ in self._lists]
         handled = index = 0
         runs, flushes = self._runs, self._flushes
         try:
@@ -304,7 +247,7 @@ class Dispatcher:
         """Return the events of a chunk for each handler, if all take tables; ``None`` if each has to be checked."""
         types = set(chunk.types)
         for event_type in types - self._in_columns.keys():
-            steps = self._plan(event_type).steps
+            steps = self._plans.of(event_type).steps
             if any(step.decoded_as is not None for step in steps):
                 self._only_tables = False
                 return None
@@ -343,7 +286,7 @@ class Dispatcher:
 
         ``chunk`` has the first of them.
         """
-        steps = self._plan(event_type).steps
+        steps = self._plans.of(event_type).steps
         if event_type in self._quick or not steps:
             return False
         step, target = steps[0], steps[0].target
@@ -359,7 +302,7 @@ class Dispatcher:
         self._quick[event_type] = quick  # last: from here on other threads consider the type known
         return True
 
-    def _sees_objects_only(self, target: _Target) -> bool:
+    def _sees_objects_only(self, target: Target) -> bool:
         """Return whether a handler can be given the objects of a chunk without their events, and without others."""
         if target.number is not None:
             sees_more = any(map(target.bound.signature.asks_for, (Kind.RAW, Kind.METADATA)))
@@ -403,21 +346,21 @@ class Dispatcher:
             raise_interrupt(error)
             raise ChunkFailedError(0 if size == 1 else None, error) from error
 
-    def _run_for(self, event_type: str) -> _Run:
+    def _run_for(self, event_type: str) -> Run:
         """Return the function that handles stored events of a type; made once."""
-        plan = self._plan(event_type)
+        plan = self._plans.of(event_type)
         if not self.wants(event_type):
-            run: _Run = _nothing  # undecoded, and not even taken out of its envelope (K5)
+            run: Run = nothing  # undecoded, and not even taken out of its envelope (K5)
         elif not self._reading.plain_for(event_type) or (plan.calls and plan.gathers) or self._interceptors.of_events:
             run = self._read_and_run
         else:
-            run = plan.calls or plan.gathers or _nothing
+            run = plan.calls or plan.gathers or nothing
         self._runs[event_type] = run
         return run
 
-    def _read_and_run(self, event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
+    def _read_and_run(self, event: Event, raw: Event, work: Work, gathered: Sequence[Gathered]) -> bool:
         """Read a stored event and handle its results by their types."""
-        read = [(one, self._plan(one.type)) for one in self._read(event, work)]
+        read = [(one, self._plans.of(one.type)) for one in self._read(event, work)]
         called = [(one, plan.calls) for one, plan in read if plan.calls is not None]
         unmatched = 0  # by the class of the decoded object
 
@@ -438,86 +381,13 @@ class Dispatcher:
     def _read(self, event: Event, work: Work) -> Sequence[Event]:
         found, partition, is_meant = self._reading.read(event), work.partition, work.is_meant
         if found and event.type not in self._compared:
-            self._compare(event.type, found)
+            self._compared.add(event.type)
+            self._plans.compare(event.type, found)
         if self._belongs is None or len(found) == 1:  # it has one sequence, which is this partition's
             return found
         if partition.modulus == 1 and is_meant is None:
             return found
         return [one for one in found if self.handles(one.type) and self._belongs(one, partition, is_meant)]
-
-    def _plan(self, event_type: str) -> _Plan:
-        """Return the function that handles events of a type, as read; made once."""
-        plan = self._plans.get(event_type)
-        if plan is None:
-            steps = list(filter(None, (self._step(target, event_type) for target in self._targets)))
-            calls = [step for step in steps if step.target.number is None]
-            gathers = [step for step in steps if step.target.number is not None]
-            plan = _Plan(steps, _giving(calls) if calls else None, _giving(gathers) if gathers else None)
-            self._plans[event_type] = plan
-        return plan
-
-    def _step(self, target: _Target, event_type: str) -> _Step | None:
-        patterns, wanted = target.bound.handler.mark.types, target.bound.signature.event_classes
-        if patterns and not any(fnmatchcase(event_type, pattern) for pattern in patterns):
-            return None
-        if not wanted:
-            return _Step(target)
-        found = self._types.class_for(wanted, event_type) or (decoded_as(wanted[0]) if patterns else None)
-        if target.tables is not None and plain(found) is plain(wanted[0]):
-            return _Step(target)
-        if found is not None:
-            return _Step(target, found, decoder_for(found))
-        parent = self._types.parent_for(wanted, event_type)
-        return None if parent is None else _Step(target, parent, decoder_for(parent), tuple(map(plain, wanted)))
-
-    def _check(self, bound: BoundHandler) -> None:
-        known = self._types.all_classes()
-        for annotation in bound.signature.event_classes:
-            wanted = plain(annotation)
-            leading = (cls for cls in known if is_a(cls, wanted) or may_yield(cls, wanted))
-            needed = [wanted] if wanted in ANYTHING else list(leading)
-            if bound.handler.mark.types or self._types.open:
-                needed.append(wanted)
-            if not needed:
-                what = f"no event type leads to {wanted.__name__}"
-                fix = f'write @event_type("…") above class {wanted.__name__}, or give the handler types=["…"]'
-                raise HandlerSignatureError("OCQ-206", what, bound.handler.place, fix)
-            for cls in needed:
-                decoder_for(
-                    decoded_as(annotation) if cls is wanted else cls
-                )  # an impossible class is found at the start, not with the first event
-
-    def _check_reached(self, target: _Target) -> None:
-        """Refuse a handler all of whose types upcasters take: no event of such a type is left when handlers get it."""
-        if self._types.open or _open(target.bound):
-            return
-        known = dict.fromkeys((*self._types.names, *target.bound.handler.mark.types))
-        named = [name for name in known if self._step(target, name) is not None]
-        if named and self._reading.upcast_types.issuperset(named):
-            places = ", ".join(dict.fromkeys(self._reading.upcaster_of(name) for name in named))
-            what = f"no event of type {listed(map(repr, named))} reaches the handler: the upcaster {places} takes them"
-            fix = "have it take what the upcaster makes, or remove the upcaster"
-            raise HandlerSignatureError("OCQ-206", what, target.bound.handler.place, fix)
-
-    def _compare(self, event_type: str, made: Sequence[Event]) -> None:
-        """Warn once if an upcaster takes a type that a handler names, and makes nothing of it that the handler takes.
-
-        What an upcaster makes is only known when it is called.
-        """
-        self._compared.add(event_type)
-        if event_type not in self._reading.upcast_types:
-            return
-        types = dict.fromkeys(one.type for one in made)
-        for target in self._targets:
-            if _open(target.bound) or self._step(target, event_type) is None:
-                continue
-            if not any(self._step(target, each) is not None for each in types):
-                _log.warning(
-                    "handler %s does not get events of type '%s': the upcaster %s takes them, and makes events of type "
-                    "%s\n  fix:   have the handler take that type, or remove '%s' from its types",
-                    *(target.bound.handler.place, event_type, self._reading.upcaster_of(event_type)),
-                    *(listed(map(repr, types)), event_type),
-                )
 
 
 @contextmanager
@@ -528,73 +398,3 @@ def _rows_in(chunk: Chunk, events: Sequence[Event]) -> Iterator[None]:
     except RowFailedError as failed:
         index = chunk.index_of(events[failed.index].position)
         raise ChunkFailedError(index, failed.error) from failed.error
-
-
-def _open(bound: BoundHandler) -> bool:
-    """Return whether a handler takes types that are not known by name."""
-    if bound.handler.mark.types:
-        return any("*" in pattern or "?" in pattern or "[" in pattern for pattern in bound.handler.mark.types)
-    return not bound.signature.event_classes or any(plain(cls) in ANYTHING for cls in bound.signature.event_classes)
-
-
-def _nothing(_event: Event, _raw: Event, _work: Work, _gathered: Sequence[_Gathered]) -> bool:
-    return False
-
-
-def _giving(steps: Sequence[_Step]) -> _Run:
-    """Return a function that gives an event to handlers in turn, with a separate object for each."""
-    times = Counter(step.decoded_as for step in steps)
-    shared = {cls for cls in times if cls is not None and times[cls] > 1 and immutable(cls)}
-    if shared or any(step.only for step in steps):
-        return _sharing(steps, shared)
-    table = [(step.target.call, step.target.number, step.decode) for step in steps]
-
-    def run(event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
-        for call, number, decode in table:
-            work.calls += 1
-            if number is not None:
-                gathered[number].append((decode(event), event, raw))
-            elif (result := call(decode(event), event, raw, work)) is not None or FORKED:
-                complete(result)
-        return True
-
-    return run
-
-
-def _sharing(steps: Sequence[_Step], shared: set[Any]) -> _Run:
-    """Return a function that gives an event to handlers in turn, some of which may share an object.
-
-    Immutable objects are decoded once for all handlers. Where only the object shows which handlers want it, one
-    that a handler does not want is passed to the next.
-    """
-    shared = set() if any(step.only for step in steps) else shared
-
-    def run(event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
-        ready: dict[Any, Any] = {}
-        given = False
-        for step in steps:
-            decoded = ready.pop(step.decoded_as) if step.decoded_as in ready else step.decode(event)
-            wanted = not step.only or issubclass(type(decoded), step.only)
-            if not wanted or step.decoded_as in shared:
-                ready[step.decoded_as] = decoded
-            if not wanted:
-                continue
-            given, target = True, step.target
-            if target.number is not None:
-                gathered[target.number].append((decoded, event, raw))
-            else:
-                work.calls += 1
-                complete(target.call(decoded, event, raw, work))
-        return given
-
-    return run
-
-
-def _table_maker_for(bound: BoundHandler) -> TableMaker | None:
-    """Return the maker of a handler's tables, ``None`` if it takes none; raises OCQ-238 like ``TableReader``."""
-    if not bound.signature.in_columns:
-        return None
-    from opencqrs_py.processing.columns.columns import TableReader  # noqa: PLC0415 loads pyarrow, only where it is asked for
-
-    classes = bound.signature.event_classes
-    return TableReader(classes[0] if classes else None, bound.handler.place)

@@ -30,8 +30,7 @@ from opencqrs_py.model import (
     Upcaster,
 )
 from opencqrs_py.model.chunk import Chunk
-from opencqrs_py.processing import decoding
-from opencqrs_py.processing import dispatch as dispatching
+from opencqrs_py.processing import decoding, plans
 from opencqrs_py.processing.binding import NothingProvided, Work, bind, run_on_start
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.interception import Interceptors
@@ -390,7 +389,7 @@ def test_only_immutable_objects_are_shared_by_several_handlers(
 
         return counted
 
-    monkeypatch.setattr(dispatching, "decoder_for", counting)
+    monkeypatch.setattr(plans, "decoder_for", counting)
     frozen = BookLentFrozen
     for annotation in (BookLent, frozen, BookEvent, dict, Event, BookLent, frozen, dict[str, Any], frozen, Mapping):
         recorder.handles(annotation)
