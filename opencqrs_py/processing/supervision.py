@@ -82,8 +82,8 @@ class SupervisedPartition:
         self._event_waits: Iterator[float] | None = None
         self._outage_waits: Iterator[float] | None = None
         self._failure_waits: Iterator[float] | None = None
-        self.withholds: Callable[[], bool] = _never
-        self.checkpoint_status: Callable[[], CheckpointStatus | None] = _no_status
+        self.withholds: Callable[[], bool] = lambda: False
+        self.checkpoint_status: Callable[[], CheckpointStatus | None] = lambda: None
         self._misses = 0  # checkpoints that failed since progress was stored
         self._failed_in_inbox = False
         self._record = cursor.failure
@@ -387,14 +387,6 @@ class SupervisedPartition:
         self._misses += 1
         self.state = ProcessorState.FAILED if self._misses >= _MOST_MISSES else ProcessorState.BACKING_OFF
         return next(islice(CHECKPOINT_BACK_OFF.waits(), min(self._misses, 10) - 1, None))
-
-
-def _never() -> bool:
-    return False
-
-
-def _no_status() -> None:
-    return None
 
 
 def _position(failure: Failure) -> int:
