@@ -296,7 +296,7 @@ class Application:
     ) -> None:
         refuse_in_import()
         enable_loggers()
-        with self._life.starting():  # wrong names are raised before anything is opened
+        with self._life.starting():  # what is checked before opened() is raised with nothing open
             _log.info("%s", sources_line(self.configuration, self.project))
             found = self.blueprint.discover()
             runs_jobs = bool(found.jobs) and (not names if jobs is None else jobs)

@@ -56,7 +56,7 @@ class Lifecycle:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Have the block be the only start; what is wrong is raised there before anything is opened.
+        """Let no other thread start the application during the block, which opens nothing itself, see ``opened``.
 
         Raises:
             AssemblyError: OCQ-511, if it runs already, here or in the process that this one was forked from, or

@@ -103,7 +103,7 @@ class ShadowTable:
 
     @property
     def is_moved(self) -> bool:
-        """Whether it is live after the swap."""
+        """Whether the swap puts it in place of a live one, or adds it."""
         return self.fate in (Fate.SWAPPED, Fate.ADDED)
 
 

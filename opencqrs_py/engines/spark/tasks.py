@@ -270,7 +270,8 @@ def parts_of(recipe: SentRecipe[Parts]) -> Parts:
     recipe = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
     if recipe not in _built:
         _built[recipe] = recipe()
-        gc.freeze()  # the collector need not scan it again; this process does nothing else
+        gc.collect()  # what earlier tasks have left in this process: frozen, it would stay
+        gc.freeze()  # the collector need not scan it again
     parts: Parts = _built[recipe]
     return parts
 

@@ -317,9 +317,9 @@ class Dialect(ABC):
         ``cut`` says whether SQLAlchemy considers the connection cut.
         """
 
+    @abstractmethod
     def code_of(self, error: BaseException | None) -> Code | None:
         """Return the code of a driver's error; ``None``: it has none, or is not of this driver."""
-        return None
 
     def denies(self, error: BaseException | None) -> bool:
         """Return whether the database's user lacks a privilege."""

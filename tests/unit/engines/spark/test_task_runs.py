@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from opencqrs_py.engines.spark.tasks import (
     Task,
     TaskRunner,
     await_copy,
+    patience_after,
     read_result,
     run_copy,
     run_task,
@@ -243,6 +246,16 @@ class TestAFirstRunThatIsFenced:
         await_copy(processing, fenced, 0)
         assert not looks
 
+    @pytest.mark.parametrize(
+        ("lasted", "idle", "seconds"),
+        [(0, 0, 10), (1, 0, 10), (5, 0, 10), (30, 0, 60), (1, 30, 40), (30, 30, 60)],
+    )
+    def test_it_waits_as_long_as_its_own_run_took_twice_but_at_least_ten_seconds(
+        self, monkeypatch, lasted, idle, seconds
+    ):
+        monkeypatch.setattr(tasks, "time", SimpleNamespace(monotonic=lambda: 100.0))
+        assert patience_after(100.0 - lasted, idle) == 100.0 + seconds
+
     def test_it_does_not_wait_if_nothing_was_fenced(self, processing, looks):
         add(processing, 100)
         await_copy(processing, run_task(processing, task(processing)), inf)
@@ -324,3 +337,23 @@ def test_a_task_handles_nothing_after_its_last_position(processing):
     rest = replace(further, upto=None)
     assert [o.cursor.position for o in read_result(runner(write_task(rest))).outcomes] == [300] * 3
     assert sorted(position for _, position in handled) == list(range(1, 301))
+
+
+def test_what_earlier_tasks_have_left_is_collected_before_parts_are_built():
+    """It would stay as long as the worker: objects that are alive then are no longer scanned."""
+
+    class Left:
+        """An object that only the collector removes."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    left = weakref.ref(Left())
+    gc.disable()
+    try:
+        assert tasks.parts_of(object) is not None  # hashable, and builds something when it is called
+        assert left() is None
+    finally:
+        gc.unfreeze()
+        gc.enable()
+        tasks._built.pop(object)
