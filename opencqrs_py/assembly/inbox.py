@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
@@ -22,6 +22,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
     EVERYTHING,
     MOST_ATTEMPTS,
+    STUCK,
     InboxChange,
     InboxEntry,
     InboxSelection,
@@ -195,6 +196,34 @@ class InboxControl:
         matching = (entry for entry in (_as_of(one, now) for one in found) if which.matches(entry))
         return sorted(matching, key=lambda entry: (entry.sequence_id, entry.position))
 
+    def holders(self, entries: Iterable[InboxEntry]) -> dict[InboxEntry, InboxEntry]:
+        """Return the event that holds up each of these events, if one of its sequence does that waits for a person.
+
+        In a scheduled group with ``batch.mode: fail-first`` any such event does, elsewhere an earlier one.
+        """
+        moving = [one for one in entries if one.status.moves and not self._is_each(one.group)]
+        stuck = self._stuck({one.group for one in moving})
+        found = ((one, self._holder(one, stuck[one.group, one.sequence_id])) for one in moving)
+        return {one: holder for one, holder in found if holder is not None}
+
+    def _stuck(self, groups: Iterable[str]) -> Mapping[tuple[str, str], list[InboxEntry]]:
+        """Return the events that wait for a person, by group and sequence, in their order; expired ones come last."""
+        found = defaultdict[tuple[str, str], list[InboxEntry]](list)
+        for name, tracker in (pair for group in groups for pair in self._trackers(InboxFilter((group,)))):
+            for status in STUCK:
+                for one in tracker.entries(name, selection=InboxSelection(status=status)):
+                    found[name, one.sequence_id].append(_as_of(one, self._now()))
+        for those in found.values():
+            those.sort(key=lambda one: (one.status is InboxStatus.EXPIRED, one.position))
+        return found
+
+    def _holder(self, entry: InboxEntry, stuck: Iterable[InboxEntry]) -> InboxEntry | None:
+        """Return the first of the events of its sequence that wait for a person that holds an event up."""
+        whole = self._is_scheduled(entry.group)  # a batch waits for all of its events, a sequence for earlier ones
+        holding = (one for one in stuck if whole or one.position < entry.position)
+        # an expired one is removed before an attempt that is due
+        return next((one for one in holding if entry.due_at is None or one.status is not InboxStatus.EXPIRED), None)
+
     def skips(self, which: InboxFilter) -> list[Skip]:
         """Return the events that have left unhandled, by group and position; their sequences are not recorded.
 
@@ -367,14 +396,8 @@ class InboxControl:
         holding = [one for one in entries if not (one.status.moves or one in those or self._is_over(one))]
         if not holding or self._is_each(entries[0].group):
             return [InboxStep(one, self._due(one, first=one is entries[0])) for one in those]
-        first = holding[0]
-        whole = self._is_scheduled(first.group)  # a batch waits for all of its events, a sequence for earlier ones
         return [
-            InboxStep(
-                one,
-                self._due(one, first=one is entries[0]),
-                held_up_by=first if whole or first.position < one.position else None,
-            )
+            InboxStep(one, self._due(one, first=one is entries[0]), held_up_by=self._holder(one, holding))
             for one in those
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -138,8 +138,9 @@ def list_command(options: ProjectOptions, which: InboxFilter, *, skipped: bool, 
     if as_json:
         print_json([_as_json(entry) for entry in entries])
         return
+    held = inbox.holders(entries)
     for entry in entries:
-        _print(_line(entry))
+        _print(_line(entry, held.get(entry)))
     if not entries:
         nothing = "nothing else waits in the inbox" if left_out else "nothing waits in the inbox"
         print_line(f"nothing in the inbox matches {which}" if str(which) else nothing, "default")
@@ -157,14 +158,15 @@ def show_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) 
     """
     if which.event is None and (which.position is None or not which.groups):
         raise click.UsageError("name one event: by --event ID, or by its POSITION and --group")
-    shown = options.application().inbox.show(which)
+    inbox = options.application().inbox
+    shown = inbox.show(which)
     if as_json:
         from opencqrs_py.cli.events.display import positioned  # noqa: PLC0415 only for this
 
         event_json = None if shown.event is None else positioned(shown.event)
         print_json({**_as_json(shown.entry), "first_position": shown.first.position, "event": event_json})
     else:
-        _print_entry(shown, options.typed)
+        _print_entry(shown, inbox.holders((shown.entry, shown.first)), options.typed)
 
 
 @inbox_command.command("retry")
@@ -245,7 +247,7 @@ def _print_steps(steps: Sequence[InboxStep], command: str, *, dry_run: bool, as_
     for step in steps:
         done = _DONE[command][dry_run].format(step.after.retries if step.after is not None else 0)
         first = f", before the event at position {step.meant.position}" if step.meant is not None else ""
-        held = "" if step.held_up_by is None else f", but waits for {_named(step.held_up_by)}, {step.held_up_by.status}"
+        held = "" if step.held_up_by is None else f", but {_waits_for(step.held_up_by)}"
         expires = _expiry(step.after, dry_run=dry_run) if command == "pause" else ""
         _print(f"{_place(step.before)}, {step.before.status}: {done}{first}{held}{expires}")
     if dry_run:
@@ -269,16 +271,23 @@ def _named(entry: InboxEntry) -> str:
     return f"event {entry.event_id} at position {entry.position}"
 
 
-def _line(entry: InboxEntry) -> str:
+def _waits_for(holder: InboxEntry) -> str:
+    return f"waits for {_named(holder)}, {holder.status}"
+
+
+def _line(entry: InboxEntry, holder: InboxEntry | None) -> str:
     """Return all of an event in one line."""
     error = f": {entry.reason}" if entry.reason else ""
-    return f"{_place(entry)} ({entry.event_type}) {_state(entry)}{error}"
+    return f"{_place(entry)} ({entry.event_type}) {_state(entry, holder)}{error}"
 
 
-def _state(entry: InboxEntry) -> str:
+def _state(entry: InboxEntry, holder: InboxEntry | None) -> str:
+    """Return what an event waits for; ``holder`` is the event that waits for a person and holds it up, if one does."""
     after = f" after {counted(entry.attempts, 'attempt')}" if entry.attempts else ""
     if not entry.status.moves:
         return f"{entry.status}{after}"
+    if holder is not None:
+        return f"{entry.status}{after}, {_waits_for(holder)}"
     due = f"next attempt {entry.due_at}" if entry.due_at is not None else "an earlier event of its sequence comes first"
     return f"{entry.status}{after}, {due}"
 
@@ -322,15 +331,14 @@ def _print_skips(inbox: InboxControl, which: InboxFilter, *, as_json: bool) -> N
         print_line("no events were skipped", "default")
 
 
-def _print_entry(shown: ShownEntry, project: str) -> None:
-    entry = shown.entry
+def _print_entry(shown: ShownEntry, held: Mapping[InboxEntry, InboxEntry], project: str) -> None:
+    entry, first = shown.entry, shown.first
     _print(_place(entry))
     expires = f"; expires {entry.expires_at}" if entry.expires_at is not None else ""
-    _print(f"{_state(entry)}; came in {entry.parked_at}; attempts used up: {entry.retries}{expires}")
-    if shown.first != entry:
-        _print(
-            f"it waits behind event {shown.first.event_id} at position {shown.first.position}, {_state(shown.first)}"
-        )
+    state = _state(entry, held.get(entry))
+    _print(f"{state}; came in {entry.parked_at}; attempts used up: {entry.retries}{expires}")
+    if first not in (entry, held.get(entry)):
+        _print(f"it waits behind {_named(first)}, {_state(first, held.get(first))}")
     _print_stored(shown)
     for number, error in _numbered(entry):
         _print(f"attempt {number}, {error.at}: {error.error}")

@@ -43,6 +43,9 @@ class InboxStatus(Choice):
 MOVING = frozenset(status for status in InboxStatus if status.moves)
 """The statuses of events that are tried without action by a person: looking them up here costs a quarter."""
 
+STUCK = (InboxStatus.PAUSED, InboxStatus.EXHAUSTED, InboxStatus.UNDECODABLE)
+"""The statuses of events that wait for a person."""
+
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
@@ -84,7 +87,7 @@ class InboxEntry(NamedTuple):
         parked_at: ISO 8601 time at which it entered the inbox.
         attempts: Attempts that have failed, here and before.
         retries: Number of waits of the back-off of parked events so far.
-        due_at: ISO 8601 time from which it may be tried; ``None``: an earlier event or a person comes first.
+        due_at: ISO 8601 time from which it may be tried; ``None``: another event or a person comes first.
         errors: Errors of attempts: the first one, and the newest.
         expires_at: ISO 8601 time from which it is no longer tried; ``None``: never.
         replaying: Whether it was handled before a reset, and is handled again.

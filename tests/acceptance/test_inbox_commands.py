@@ -250,6 +250,24 @@ def test_purge_removes_expired_events_of_a_scheduled_group(parking):
     assert parking.opencqrs("events", "skipped", "--format", "json").json == []
 
 
+def test_an_event_whose_batch_waits_for_a_later_event_names_that_one(parking):
+    parking.write("application.yaml", SCHEDULED.replace("batch: {mode: all}", "batch: {mode: fail-first}"))
+    parking.opencqrs("run", "--until-caught-up")
+    parking.opencqrs("inbox", "pause", "--event", "2b")
+    parking.opencqrs("inbox", "retry", "--event", "2")
+    parking.opencqrs("run", "--until-caught-up")
+    retrying = "retrying after 1 attempt, waits for event 2b at position 3, paused"
+    (line,) = said(parking, "list", "--event", "2")
+    assert line == (
+        f"[late-fines /books/isbn-2] event 2 at position 2 (library.book-lent.v1) {retrying}: "
+        "ValueError: no fine for isbn-2"
+    )
+    assert said(parking, "show", "--event", "2")[1] == f"{retrying}; came in T; attempts used up: 1"
+    assert said(parking, "show", "--event", "2b")[2] == f"it waits behind event 2 at position 2, {retrying}"
+    (row,) = parking.opencqrs("inbox", "list", "--event", "2", "--format", "json").json
+    assert (row["status"], row["due_at"]) == ("retrying", None)
+
+
 @pytest.mark.parametrize(("isbn", "id_"), [(2, "4"), (2, "2b")], ids=["other-sequence", "same-sequence"])
 def test_the_shown_commands_match_no_other_event_with_the_same_id(parking, event_line, isbn, id_):
     parking.write("more.ndjson", event_line(isbn, id=id_, source="urn:another"))

@@ -139,7 +139,7 @@ INBOX = Table(  # on SQLite with other keys
     Column("parked_at", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("retries", Integer, nullable=False),
-    Column("due_ms", BigInteger),  # since 1970; NULL: an earlier event of the sequence, or a person, comes first
+    Column("due_ms", BigInteger),  # since 1970; NULL: another event of the sequence, or a person, comes first
     Column("errors", Text, nullable=False),  # how attempts have ended, as JSON in ASCII
     Column("expires_ms", BigInteger),  # since 1970; NULL: never
     Column("replaying", Integer),  # 1: it was handled before a reset, and is handled again

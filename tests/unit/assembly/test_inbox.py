@@ -576,3 +576,34 @@ def test_a_number_of_attempts_out_of_range_is_refused(inbox, attempts):
 def test_a_change_keeps_all_other_fields_of_an_event(inbox):
     (step,) = inbox.set_attempts(InboxFilter(event="id-1"), 4)
     assert step.after == step.before._replace(retries=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "statuses", "holders"),
+    [
+        (["processing.mode=scheduled"], {2: InboxStatus.PAUSED}, {1: 2, 3: 2}),
+        (["processing.mode=scheduled"], {3: InboxStatus.EXHAUSTED}, {1: 3, 2: 3}),
+        (["processing.mode=scheduled"], {1: InboxStatus.EXPIRED, 3: InboxStatus.UNDECODABLE}, {2: 3}),
+        (["processing.mode=scheduled"], {3: InboxStatus.EXPIRED}, {2: 3}),  # until a tick removes it
+        (["processing.mode=scheduled"], {}, {}),
+        (["processing.mode=scheduled", "batch.mode=all"], {2: InboxStatus.PAUSED}, {}),
+        ([], {2: InboxStatus.PAUSED}, {3: 2}),
+        ([], {1: InboxStatus.EXHAUSTED}, {2: 1, 3: 1}),
+    ],
+)
+def test_an_event_is_held_up_by_any_of_its_batch_and_by_earlier_ones_of_its_sequence(
+    tmp_path, settings, statuses, holders
+):
+    overrides = [f"event-handling.groups.loans.{each}" for each in settings]
+    groups = {"loans": load(tmp_path, overrides=overrides, environ={}).group("loans")}
+    waiting = [FAILING, BEHIND, BEHIND._replace(position=3, event_id="id-3")]
+    for position, status in statuses.items():
+        change = {"status": status, "due_at": None}
+        if status is InboxStatus.EXPIRED:
+            change = {"status": InboxStatus.PAUSED, "due_at": None, "expires_at": NOW}
+        waiting[position - 1] = waiting[position - 1]._replace(**change)
+    other = entry(9, "elsewhere", InboxStatus.PAUSED)
+    tracker = filled(InMemoryProgressTracker(), *waiting, other)
+    inbox = InboxControl(groups, lambda _: tracker, InMemoryEventStore, FakeClock)
+    found = inbox.holders(inbox.entries(InboxFilter(sequence="b")))
+    assert {one.position: holder.position for one, holder in found.items()} == holders
