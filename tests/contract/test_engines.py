@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.spark import Context, Sessions
 
+from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.spark import turns
 from opencqrs_py.engines.spark.engine import SparkEngine
 from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.watching import HeadWatcher
-from opencqrs_py.model import ProcessorState
-from opencqrs_py.testing.contracts import EngineContract
+from opencqrs_py.model import Partition, ProcessorState
+from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.testing.contracts import EngineContract, engine_project
 from opencqrs_py.testing.contracts.engine_project import FIRST, SECOND, SECONDS, EngineProject, MakeEngine
 
 
@@ -80,3 +84,80 @@ class TestSparkEngine(StopsAmidEvents):
         engine.stop(SECONDS)
         assert project.rows() == [first]
         assert len(context.tags) == 1
+
+
+# Engines with mistakes
+
+
+def ignoring(**given: Any) -> MakeEngine:
+    """Return an engine that replaces something of each run."""
+    return lambda runs, *others: ThreadEngine([replace(run, **given) for run in runs], *others)
+
+
+class ListsNothing(ThreadEngine):
+    def assigned(self) -> list[GroupPartition]:
+        return []
+
+
+class ListsAllItEverHad(ThreadEngine):
+    def assigned(self) -> list[GroupPartition]:
+        return [GroupPartition(each.group, each.partition) for each in self.partitions()]
+
+
+class ClaimsAgain(ThreadEngine):
+    def assign(self, group: str, partitions: Sequence[Partition]) -> None:
+        self.release(group, partitions, SECONDS)
+        super().assign(group, partitions)
+
+
+class WaitsToStop(ThreadEngine):
+    def stop(self, patience: float) -> None:
+        super().stop(SECONDS)
+
+
+class WaitsToRelease(ThreadEngine):
+    def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
+        super().release(group, partitions, SECONDS)
+
+
+DECODING = EngineContract.test_an_event_that_cannot_be_decoded_is_skipped_or_parked_or_stops_its_partition
+INITIAL = EngineContract.test_partitions_without_progress_start_at_the_initial_position_and_others_after_their_progress
+LISTED = EngineContract.test_partitions_are_listed_from_their_assignment_to_their_release
+LOST = EngineContract.test_a_partition_taken_over_by_another_engine_is_no_longer_listed
+STAYS = EngineContract.test_partitions_assigned_already_are_not_claimed_again
+STOPS = EngineContract.test_a_stop_waits_no_longer_than_its_timeout
+RELEASES = EngineContract.test_a_release_that_times_out_loses_and_duplicates_nothing
+
+
+@pytest.mark.parametrize(
+    ("make", "test", "values"),
+    [
+        *(
+            pytest.param(ignoring(on_undecodable=instead), DECODING, (wanted,), id=f"{wanted}-as-{instead}")
+            for wanted in OnExhausted
+            for instead in OnExhausted
+            if instead is not wanted
+        ),
+        pytest.param(ignoring(initial=lambda: 0), INITIAL, (), id="initial"),
+        pytest.param(ListsNothing, LISTED, (), id="lists-nothing"),
+        pytest.param(ListsAllItEverHad, LISTED, (), id="lists-released"),
+        pytest.param(ListsAllItEverHad, LOST, (), id="lists-lost"),
+        pytest.param(ClaimsAgain, STAYS, (), id="claims-again"),
+        pytest.param(WaitsToStop, STOPS, (), id="waits-to-stop"),
+        pytest.param(WaitsToRelease, RELEASES, (), id="waits-to-release"),
+    ],
+)
+def test_the_contract_refuses_an_engine_with_a_mistake(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: MakeEngine,
+    test: Callable[..., None],
+    values: tuple[Any, ...],
+) -> None:
+    monkeypatch.setattr(engine_project, "HELD_SECONDS", 0.1)
+    project = EngineProject(f"sqlite:///{tmp_path / 'orders.db'}", make)
+    try:
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            test(EngineContract(), project, *values)
+    finally:
+        project.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from threading import Event as Signal
 
 import pytest
 
-from opencqrs_py.errors import NonTransientError
+from opencqrs_py.errors import EventFormatError, NonTransientError
 from opencqrs_py.model import ProcessorState
 from opencqrs_py.model.choices import BatchMode, OnExhausted
 from opencqrs_py.model.context import ProcessingContext
@@ -133,6 +134,42 @@ class EngineContract(EngineAssignmentContract):
         rows = {OnExhausted.SKIP: [0, 2, 3], OnExhausted.PARK: [0, 3], OnExhausted.STOP: [0]}
         assert project.rows() == rows[on_exhausted]
         assert project.statuses()[0].position == (1 if stops else 4)
+
+    @pytest.mark.parametrize("on_undecodable", list(OnExhausted))
+    def test_an_event_that_cannot_be_decoded_is_skipped_or_parked_or_stops_its_partition(
+        self, project: EngineProject, on_undecodable: OnExhausted
+    ) -> None:
+        def fail(_context: ProcessingContext) -> None:
+            raise EventFormatError("OCQ-211", "the event's data do not fit")
+
+        project.append(FIRST, FIRST, FIRST, "/order/2")
+        project.before["1"] = fail
+        stops = on_undecodable is OnExhausted.STOP
+        run = project.run(partitions=1, on_exhausted=OnExhausted.SKIP if stops else OnExhausted.STOP)
+        engine, watching = project.started(replace(run, on_undecodable=on_undecodable))
+        (partition,) = engine.partitions()
+        watching.wait_for(lambda: partition.state is ProcessorState.FAILED or partition.done(4))
+        engine.stop(SECONDS)
+        rows = {OnExhausted.SKIP: [0, 2, 3], OnExhausted.PARK: [0, 3], OnExhausted.STOP: [0]}
+        assert project.rows() == rows[on_undecodable]
+        assert project.statuses()[0].position == (1 if stops else 4)
+        assert project.waiting() == (2 if on_undecodable is OnExhausted.PARK else 0)
+
+    def test_partitions_without_progress_start_at_the_initial_position_and_others_after_their_progress(
+        self, project: EngineProject
+    ) -> None:
+        project.append(FIRST, SECOND, FIRST, SECOND)
+        run = project.run()
+        engine, watching = project.started(replace(run, initial=lambda: 2))
+        project.when_done(engine, watching)
+        engine.stop(SECONDS)
+        assert sorted(project.rows()) == [2, 3]
+        for initial in (0, 100):
+            project.append(FIRST, SECOND)
+            again, watching = project.started(replace(run, initial=partial(int, initial)), owner="next")
+            project.when_done(again, watching)
+            again.stop(SECONDS)
+            assert sorted(project.rows()) == list(range(2, project.store.count()))
 
     @pytest.mark.parametrize("at_once", [False, True])
     def test_a_parked_event_delays_only_its_sequence_which_is_then_handled_in_order(

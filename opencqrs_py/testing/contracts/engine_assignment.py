@@ -40,6 +40,11 @@ def have_reached(project: EngineProject, partitions: Iterable[Partition], positi
     return all(position_of(project, each) >= position for each in partitions)
 
 
+def listed(engine: Engine) -> list[Partition]:
+    """Return the partitions that an engine of one group lists as assigned."""
+    return [key.partition for key in sorted(engine.assigned())]
+
+
 def rests(engine: Engine) -> bool:
     """Return whether an engine has nothing in hand: no task if it runs tasks, otherwise no partition."""
     load = load_of([engine])
@@ -95,7 +100,7 @@ class EngineAssignmentContract:
         gate = project.gate("0")
         engine, _ = project.started(project.run(partitions=1))
         assert gate.reached.wait(SECONDS)
-        engine.stop(0.01)
+        gate.hold_during(lambda: engine.stop(0.01))
         assert project.rows() == []
         gate.opened.set()
         engine.stop(SECONDS)
@@ -208,6 +213,54 @@ class EngineAssignmentContract:
         assert {status.state for status in project.statuses()} == {ProcessorState.STOPPED}
         engine.check()
 
+    def test_partitions_are_listed_from_their_assignment_to_their_release(self, project: EngineProject) -> None:
+        run = project.run(partitions=3)
+        first, second, third = run.partitions
+        engine, _ = project.engine(run)
+        assert listed(engine) == []
+        engine.assign("orders", [first, second])
+        assert listed(engine) == [first, second]
+        engine.start()
+        engine.assign("orders", [second, third])
+        assert listed(engine) == [first, second, third]
+        engine.release("orders", [second], SECONDS)
+        assert listed(engine) == [first, third]
+        engine.assign("orders", [second])
+        assert listed(engine) == [first, second, third]
+        engine.stop(SECONDS)
+        assert listed(engine) == []
+
+    def test_a_partition_taken_over_by_another_engine_is_no_longer_listed(self, project: EngineProject) -> None:
+        project.append(FIRST, SECOND)
+        run = project.run()
+        first, second = run.partitions
+        old, old_watching = project.started(run)
+        project.when_done(old, old_watching)
+        new, _ = project.engine(run, owner="another")
+        new.assign("orders", [first])
+        new.start()
+        project.append(FIRST, SECOND)
+        lost = next(each for each in old.partitions() if each.partition == first)
+        old_watching.wait_for(lambda: lost.over)
+        assert (listed(old), listed(new)) == ([second], [first])
+
+    def test_partitions_assigned_already_are_not_claimed_again(self, project: EngineProject) -> None:
+        project.append(FIRST, SECOND)
+        run = project.run()
+        engine, watching = project.engine(run)
+        engine.assign("orders", run.partitions[:1])
+        first = project.epochs()[0]
+        engine.assign("orders", run.partitions)
+        both = project.epochs()
+        assert both[0] == first
+        engine.start()
+        project.when_done(engine, watching)
+        engine.assign("orders", run.partitions)
+        project.append(FIRST, SECOND)
+        project.when_done(engine, watching)
+        assert project.epochs() == both
+        assert sorted(project.rows()) == [0, 1, 2, 3]
+
     def test_a_released_partition_finishes_the_events_in_hand_and_another_engine_continues_after_them(
         self, project: EngineProject
     ) -> None:
@@ -232,7 +285,7 @@ class EngineAssignmentContract:
         run = project.run()
         engine, watching = project.started(run)
         assert gate.reached.wait(SECONDS)
-        engine.release("orders", run.partitions[:1], 0.01)
+        gate.hold_during(lambda: engine.release("orders", run.partitions[:1], 0.01))
         gate.opened.set()
         watching.wait_for(lambda: project.rows(subject=SECOND) == [1, 2])
         engine.stop(SECONDS)

@@ -28,6 +28,7 @@ from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
+from opencqrs_py.testing.contracts.calls import begun, returned
 
 MakeEngine: TypeAlias = Callable[[Sequence[GroupRun], str, Observer, Clock], Engine]
 """What packages register as an engine: a class or a function."""
@@ -39,9 +40,12 @@ SOON = ScheduleRule(FixedDelay(0.01, 0.02), back_off=FixedBackOff(0.01))
 FIRST, SECOND = "/order/1", "/order/4"
 """Subjects of two partitions, 0 and 1."""
 
+HELD_SECONDS = 60.0
+"""Longest wait for a call that does not wait for a held handler."""
 _LOOK_SECONDS = 0.05
 _TABLE = "CREATE TABLE handled (number INTEGER PRIMARY KEY, group_name TEXT, event_id INTEGER, subject TEXT)"
 _INSERT = "INSERT INTO handled (group_name, event_id, subject) VALUES (?, ?, ?)"
+_EPOCHS = "SELECT epoch FROM opencqrs_progress ORDER BY group_name, modulus, residue"
 
 
 class WatchingObserver(Observer):
@@ -103,6 +107,14 @@ class Gate:
         if self._killed:
             self._killed = False  # the next task lives
             raise KilledError
+
+    def hold_during(self, call: Callable[[], object]) -> None:
+        """Make a call that does not wait for the handler; fail, and open the gate, if it does."""
+        try:
+            returned(begun(call), HELD_SECONDS, "the call waits longer than its timeout for a handler that is held")
+        except BaseException:
+            self.opened.set()
+            raise
 
     def kill(self) -> None:
         """Raise in the handler that is held."""
@@ -218,6 +230,11 @@ class EngineProject:
     def states(self) -> list[ProcessorState]:
         """Return the stored state of each partition."""
         return [status.state for status in self.statuses()]
+
+    def epochs(self) -> list[int]:
+        """Return how often each partition was claimed."""
+        with self.database.reading() as connection:
+            return [epoch for (epoch,) in connection.exec_driver_sql(_EPOCHS)]
 
     def waiting(self) -> int:
         """Return how many events wait in the inbox."""

@@ -14,6 +14,7 @@ import pytest
 from typing_extensions import override
 
 from opencqrs_py.processing.ports import Lock, LockRegistry
+from opencqrs_py.testing.contracts.calls import settle
 
 SECONDS = 15.0  # longest wait for a call
 PROMPT = 1.0  # seconds: the quickest of several calls that must not wait takes less, also on a busy machine
@@ -230,10 +231,7 @@ class _Node:
 
     def _run(self) -> None:
         for future, function, arguments in iter(self._calls.get, None):
-            try:
-                future.set_result(function(*arguments))
-            except BaseException as error:  # raised where the result is read
-                future.set_exception(error)
+            settle(future, function, *arguments)
 
 
 class _NodeLock(Lock):
