@@ -405,3 +405,8 @@ class ControlStoreContract:
         assert [lease.avoids for lease in store.view().leases] == ["", A.id, "", ""]
         let_pass(61)
         assert [lease.avoids for lease in store.view().leases] == [""] * 4
+
+    # Outages
+
+    def test_an_error_of_other_code_is_not_an_outage(self, store: ControlStore) -> None:
+        assert not store.is_outage(ValueError("no"))

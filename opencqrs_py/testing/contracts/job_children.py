@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,6 +11,7 @@ import pytest
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.runs import LastRuns, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
+from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.job_records import (
     AFTER,
     BEFORE,
@@ -19,6 +20,7 @@ from opencqrs_py.testing.contracts.job_records import (
     NOON,
     RUNNING,
     SECONDS,
+    STILL_WAITS,
     JobStores,
     ended,
     put,
@@ -105,13 +107,12 @@ class JobChildrenContract(JobStores):
             with another.open([JOB]) as book:
                 book.put(book.runs[0].ended(RunStatus.CANCELLED, NOON))
 
-        with ThreadPoolExecutor(1) as threads:
-            with joined.begin() as unit:
-                assert store.advance(CHILDREN[0], AFTER, unit)
-                ending = threads.submit(self.at_last, another, end)
-                wait([ending], MOMENT)
-                assert not ending.done()
-            ending.result(SECONDS)
+        with joined.begin() as unit:
+            assert store.advance(CHILDREN[0], AFTER, unit)
+            ending = begun(self.at_last, another, end)
+            wait([ending], MOMENT)
+            assert not ending.done()
+        returned(ending, SECONDS, STILL_WAITS)
         assert not store.advance(CHILDREN[0], AFTER)
 
     def test_of_two_copies_of_a_task_the_later_one_owns_the_child(self, store: JobStore, another: JobStore) -> None:

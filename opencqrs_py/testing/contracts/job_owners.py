@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from opencqrs_py.errors import FencedError
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
+from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.job_records import (
     AFTER,
     BEFORE,
@@ -21,6 +22,7 @@ from opencqrs_py.testing.contracts.job_records import (
     NOON,
     RUNNING,
     SECONDS,
+    STILL_WAITS,
     JobStores,
     RolledBackError,
     put,
@@ -119,57 +121,53 @@ class JobOwnersContract(JobStores):
         self, store: JobStore, another: JobStore, joined: Transactions
     ) -> None:
         put(store, replace(RUNNING, position=BEFORE))
-        with ThreadPoolExecutor(1) as threads:
-            with joined.begin() as unit:
-                assert store.advance(replace(RUNNING, done=5), AFTER, unit)
-                heir: Future[JobRun] = threads.submit(self.at_last, another, lambda: put_taken(another))
-                wait([heir], MOMENT)
-                assert not heir.done()
-            begun = heir.result(SECONDS)
-        assert begun == store.find(RUNNING.id) == replace(taken(RUNNING), position=AFTER, done=5)
+        with joined.begin() as unit:
+            assert store.advance(replace(RUNNING, done=5), AFTER, unit)
+            heir = begun(self.at_last, another, lambda: put_taken(another))
+            wait([heir], MOMENT)
+            assert not heir.done()
+        started = returned(heir, SECONDS, STILL_WAITS)
+        assert started == store.find(RUNNING.id) == replace(taken(RUNNING), position=AFTER, done=5)
 
     def test_progress_recorded_while_a_run_is_taken_reaches_the_new_owner_or_is_refused(
         self, store: JobStore, another: JobStore
     ) -> None:
         put(store, replace(RUNNING, position=BEFORE))
-        with ThreadPoolExecutor(1) as threads:
-            with another.open([JOB]) as book:
-                (read,) = book.runs
-                owner = threads.submit(store.advance, RUNNING, AFTER)
-                wait([owner], MOMENT)
-                book.put(taken(read))
-                book.put(replace(book.runs[0], status=RunStatus.RUNNING, owner="node 2", token=read.token + 2))
-                (begun,) = book.runs
-            recorded = owner.result(SECONDS)
-        assert begun.position == (AFTER if recorded else BEFORE)
-        assert store.find(RUNNING.id) == begun
-        assert store.advance(begun, RunPosition(after=9))
+        with another.open([JOB]) as book:
+            (read,) = book.runs
+            owner = begun(store.advance, RUNNING, AFTER)
+            wait([owner], MOMENT)
+            book.put(taken(read))
+            book.put(replace(book.runs[0], status=RunStatus.RUNNING, owner="node 2", token=read.token + 2))
+            (started,) = book.runs
+        recorded = returned(owner, SECONDS, STILL_WAITS)
+        assert started.position == (AFTER if recorded else BEFORE)
+        assert store.find(RUNNING.id) == started
+        assert store.advance(started, RunPosition(after=9))
 
     def test_progress_recorded_while_a_run_is_cancelled_is_kept_with_the_request_to_cancel(
         self, store: JobStore, another: JobStore
     ) -> None:
         put(store, replace(RUNNING, position=BEFORE))
-        with ThreadPoolExecutor(1) as threads:
-            with another.open([JOB]) as book:
-                (read,) = book.runs
-                owner = threads.submit(store.advance, replace(RUNNING, done=5), AFTER)
-                wait([owner], MOMENT)
-                wished = replace(read, cancelled_at=NOON, reason="too late", actor="Zoë")
-                book.put(wished)
-            assert owner.result(SECONDS)
+        with another.open([JOB]) as book:
+            (read,) = book.runs
+            owner = begun(store.advance, replace(RUNNING, done=5), AFTER)
+            wait([owner], MOMENT)
+            wished = replace(read, cancelled_at=NOON, reason="too late", actor="Zoë")
+            book.put(wished)
+        assert returned(owner, SECONDS, STILL_WAITS)
         assert store.find(RUNNING.id) == replace(wished, position=AFTER, done=5)
         assert store.advance(replace(RUNNING, done=6), RunPosition(after=9))
         assert store.find(RUNNING.id) == replace(wished, position=RunPosition(after=9), done=6)
 
     def test_an_ended_run_keeps_the_progress_recorded_last(self, store: JobStore, another: JobStore) -> None:
         put(store, replace(RUNNING, position=BEFORE))
-        with ThreadPoolExecutor(1) as threads:
-            with another.open([JOB]) as book:
-                (read,) = book.runs
-                owner = threads.submit(store.advance, RUNNING, AFTER)
-                wait([owner], MOMENT)
-                book.put(read.ended(RunStatus.CANCELLED, NOON, "it did not end"))
-            recorded = owner.result(SECONDS)
+        with another.open([JOB]) as book:
+            (read,) = book.runs
+            owner = begun(store.advance, RUNNING, AFTER)
+            wait([owner], MOMENT)
+            book.put(read.ended(RunStatus.CANCELLED, NOON, "it did not end"))
+        recorded = returned(owner, SECONDS, STILL_WAITS)
         found = store.find(RUNNING.id)
         assert found is not None
         assert (found.status, found.position) == (RunStatus.CANCELLED, AFTER if recorded else BEFORE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import TypeVar
 
 import pytest
@@ -50,6 +51,8 @@ FULL = JobRun(
     ticks=12,
 )
 SECONDS = 60  # longest wait for another thread
+LONG = 300  # likewise, if several threads wait for each other, or the store is unavailable
+STILL_WAITS = "a call still waits although no block and no transaction is open"
 MOMENT = 0.2  # seconds in which a call that does not wait would be done
 
 T = TypeVar("T")
@@ -127,11 +130,12 @@ class JobStores:
 
     def at_last(self, store: JobStore, call: Callable[[], T]) -> T:
         """Return the result of a call once the store is available: on a busy machine, other calls may take long."""
+        until = monotonic() + LONG
         while True:
             try:
                 return call()
             except Exception as error:
-                if not store.is_outage(error):
+                if not store.is_outage(error) or monotonic() > until:
                     raise
 
     def is_done(self, store: JobStore, call: Callable[[], object]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,11 +11,13 @@ import pytest
 from opencqrs_py.jobs.ports import JobBook, JobStore
 from opencqrs_py.jobs.runs import JobRecord, JobRun, LastRuns, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
+from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.job_children import JobChildrenContract
 from opencqrs_py.testing.contracts.job_owners import JobOwnersContract
 from opencqrs_py.testing.contracts.job_records import (
     FULL,
     JOB,
+    LONG,
     MOMENT,
     NOON,
     ODD,
@@ -23,6 +25,7 @@ from opencqrs_py.testing.contracts.job_records import (
     QUEUED,
     RUNNING,
     SECONDS,
+    STILL_WAITS,
     RolledBackError,
     cancelled,
     ended,
@@ -129,7 +132,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         with store.open([]) as book:
             assert (book.runs, dict(book.records)) == ([], {})
 
-    def test_a_block_that_raises_writes_nothing(self, store: JobStore, another: JobStore) -> None:
+    def test_a_block_that_raises_writes_nothing_and_ends(self, store: JobStore, another: JobStore) -> None:
         put(store, QUEUED)
 
         def put_all(book: JobBook) -> bool:
@@ -138,8 +141,14 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             book.put_record(JobRecord(JOB, "other"))
             return True
 
+        def seen() -> tuple[list[JobRun], JobRecord]:
+            with another.open([JOB]) as book:
+                return list(book.runs), book.records[JOB]
+
         with pytest.raises(RolledBackError), store.open([JOB]) as book:
             roll_back(put_all(book))
+        found = returned(begun(seen), SECONDS, "open() waits for a block that has raised")
+        assert found == ([QUEUED], JobRecord(JOB))
         assert another.history() == [QUEUED]
         assert another.look().records[JOB] == JobRecord(JOB)
 
@@ -152,13 +161,12 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             with another.open([JOB, OTHER]) as book:
                 return list(book.runs)
 
-        with ThreadPoolExecutor(1) as threads:
-            with store.open([OTHER, JOB]) as book:
-                second: Future[list[JobRun]] = threads.submit(self.at_last, another, seen)
-                wait([second], MOMENT)
-                assert not second.done()
-                book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
-            assert second.result(SECONDS) == []
+        with store.open([OTHER, JOB]) as book:
+            second = begun(self.at_last, another, seen)
+            wait([second], MOMENT)
+            assert not second.done()
+            book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
+        assert returned(second, SECONDS, STILL_WAITS) == []
 
     def test_no_concurrent_decision_is_lost(self, store: JobStore, another: JobStore) -> None:
         def count(number: int) -> None:
@@ -172,8 +180,8 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             for _ in range(5):
                 self.at_last(own, add)
 
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(count, range(4)))
+        for each in [begun(count, number) for number in range(4)]:
+            returned(each, LONG, STILL_WAITS)
         assert store.look().records[JOB].reason == "20"
 
     @pytest.mark.parametrize(
@@ -208,6 +216,8 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         put(store, *runs)
         assert store.look().runs == tuple(runs)
         assert [run.id for run in store.history(limit=2)] == ["1099", "1098"]
+        newest = [str(n) for n in range(1_099, 999, -1)]
+        assert [run.id for run in store.history()] == [run.id for run in store.history(JOB)] == newest
         put(store, *(run.ended(RunStatus.COALESCED, NOON, into="other") for run in runs[1:]))
         assert store.look().runs == (runs[0],)
 
@@ -242,8 +252,8 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             own = (store, another)[number % 2]
             return self.at_last(own, lambda: own.request(replace(QUEUED, actor=str(number))))
 
-        with ThreadPoolExecutor(4) as threads:
-            assert sorted(threads.map(ask, range(4))) == [False, False, False, True]
+        asked = [begun(ask, number) for number in range(4)]
+        assert sorted(returned(each, LONG, STILL_WAITS) for each in asked) == [False, False, False, True]
 
     def test_a_request_can_be_made_in_a_transaction(
         self, store: JobStore, another: JobStore, joined: Transactions
@@ -306,14 +316,16 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
 
     def test_purging_removes_runs_that_ended_before_a_time_except_the_last(self, store: JobStore) -> None:
         put(store, ended(1, 1), ended(2, 5), ended(3, 6, began=False), ended(4, 6), ended(5, 7), ended(6, 1, OTHER))
-        put(store, QUEUED, replace(RUNNING, id="running"), ended(7, 6, began=False))
+        put(store, QUEUED, replace(RUNNING, id="running"), ended(7, 6, began=False), ended(0, 0, OTHER))
         assert store.purge(JOB, NOON + timedelta(minutes=6)) == 2
-        left = ["run 3", "run 4", "run 5", "run 6", "run 7", QUEUED.id, "running"]
+        left = ["run 0", "run 3", "run 4", "run 5", "run 6", "run 7", QUEUED.id, "running"]
         assert sorted(run.id for run in store.history()) == sorted(left)
         assert store.purge(JOB, NOON + timedelta(hours=1)) == 3
         assert sorted(run.id for run in store.history(JOB)) == sorted(["run 5", QUEUED.id, "running"])
         assert store.purge(JOB, NOON + timedelta(hours=1)) == 0
+        assert sorted(run.id for run in store.history(OTHER)) == ["run 0", "run 6"]
         assert set(store.last_runs()) == {JOB, OTHER}
+        assert store.purge(OTHER, NOON + timedelta(hours=1)) == 1
 
     def test_purging_removes_all_old_runs_of_a_job_that_never_ran(self, store: JobStore) -> None:
         put(store, *(ended(n, 1, began=False) for n in range(30)))

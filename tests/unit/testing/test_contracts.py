@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 import pytest
 
 from opencqrs_py.testing import contracts
-from opencqrs_py.testing.contracts import lock_registry
+from opencqrs_py.testing.contracts import job_owners, job_store, lock_registry
 
 pytest_plugins = ["pytester"]
 
@@ -186,6 +186,111 @@ class TestTracker(ProgressTrackerContract):
         return Tracker()
 """)
     assert names == {"test_each_partition_has_its_own_fingerprint"}
+
+
+JOB_STORES = """
+from contextlib import contextmanager
+from threading import Lock, RLock
+import pytest
+from opencqrs_py.adapters.memory import InMemoryJobStore
+from opencqrs_py.testing.contracts import JobStoreContract
+
+class Store(InMemoryJobStore):
+    {mistake}
+
+class TestStore(JobStoreContract):
+    @pytest.fixture
+    def store(self):
+        return Store()
+"""
+PURGES_OTHERS = """
+    def purge(self, job, before):
+        jobs = {run.job for run in self.history()} | {job}
+        return {each: super(Store, self).purge(each, before) for each in jobs}[job]
+"""
+UNLIMITED = """
+    def history(self, job=None, limit=10_000):
+        return super().history(job, limit)
+"""
+KEEPS_ITS_LOCK = """
+    def __init__(self):
+        super().__init__()
+        self.mutex = Lock()
+
+    @contextmanager
+    def open(self, jobs):
+        self.mutex.acquire()
+        with super().open(jobs) as book:
+            yield book
+        self.mutex.release()
+
+    def history(self, *arguments, **options):
+        with self.mutex:
+            return super().history(*arguments, **options)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "test"),
+    [
+        (PURGES_OTHERS, "test_purging_removes_runs_that_ended_before_a_time_except_the_last"),
+        (UNLIMITED, "test_many_runs_are_written_and_found"),
+    ],
+    ids=["purges-others", "unlimited"],
+)
+def test_a_job_store_with_a_mistake_fails(failing, mistake, test):
+    names, _ = failing(JOB_STORES.replace("{mistake}", mistake))
+    assert names == {test}
+
+
+KEEPS_ITS_LOCK_FOR_ITS_THREAD = KEEPS_ITS_LOCK.replace("Lock()", "RLock()")
+RAISED = ("test_a_block_that_raises_writes_nothing_and_ends", "open() waits for a block that has raised (within 0.5 s)")
+ENDED = ("test_a_second_caller_waits_for_the_first_and_sees_what_it_wrote", "a call still waits although no block")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "test", "message"),
+    [
+        pytest.param(KEEPS_ITS_LOCK, *RAISED, id="raised"),
+        pytest.param(KEEPS_ITS_LOCK_FOR_ITS_THREAD, *RAISED, id="raised-on-its-thread"),
+        pytest.param(KEEPS_ITS_LOCK_FOR_ITS_THREAD.replace("self.mutex.release()", "pass"), *ENDED, id="ended"),
+    ],
+)
+def test_a_job_store_that_stays_locked_after_a_block_fails_and_does_not_hang(
+    failing, monkeypatch, mistake, test, message
+):
+    for module, name in ((job_store, "SECONDS"), (job_store, "LONG"), (job_owners, "SECONDS")):
+        monkeypatch.setattr(module, name, 0.5)
+    names, shown = failing(JOB_STORES.replace("{mistake}", mistake))
+    assert test in names
+    assert message in shown
+
+
+def test_a_control_store_for_which_every_error_is_an_outage_fails(failing):
+    names, _ = failing("""
+import pytest
+from opencqrs_py.adapters.memory import InMemoryControlStore
+from opencqrs_py.testing import FakeClock
+from opencqrs_py.testing.contracts import ControlStoreContract
+
+class Store(InMemoryControlStore):
+    def is_outage(self, error):
+        return True
+
+class TestStore(ControlStoreContract):
+    @pytest.fixture
+    def clock(self):
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self, clock):
+        return Store(clock)
+
+    @pytest.fixture
+    def let_pass(self, clock):
+        return clock.advance
+""")
+    assert names == {"test_an_error_of_other_code_is_not_an_outage"}
 
 
 MODULES = sorted(module.name for module in iter_modules(contracts.__path__))
