@@ -91,7 +91,7 @@ def event_handling(
         events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the
             annotation cannot name it.
         replay: ``False``: the handler is not called again for events that were handled before a reset, such as one
-            that sends mail. ``None``: as its class says, else it is called.
+            that sends mail. ``None``: as its class or a parent says for the group, else it is called.
 
     Raises:
         HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``order``, ``events`` or ``replay`` has a wrong type or

@@ -138,29 +138,45 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
     marks: tuple[HandlerMark, ...] = getattr(definition, Declaration.HANDLER.attribute, ())
     if not marks:
         raise _undecorated(definition, "@event_handling", "EventHandlerDefinition")
+    owner = getattr(definition, "__self__", None)
+    cls, place = owner if isinstance(owner, type) else type(owner), place_of(definition)
     return [
-        Handler(
-            replace(mark, group=group), definition, place_of(definition), participant=_participant_of(definition, group)
-        )
+        Handler(completed(mark, group, cls), definition, place, participant=_participant_of(definition, group))
         for mark in marks
-        for group in ([mark.group] if mark.group else _groups_of_class(definition))
+        for group in ([mark.group] if mark.group else _groups_of_class(cls, place))
     ]
 
 
-def _groups_of_class(method: Any) -> list[str]:
+def _groups_of_class(cls: type, place: str) -> list[str]:
     """Return the groups to which a method belongs through its class."""
-    cls = type(getattr(method, "__self__", None))
-    marks = cls.__dict__.get(Declaration.HANDLER.attribute, ())
-    groups = [mark.group for mark in marks if mark.group] or checkpointed_groups(cls)
+    groups = [mark.group for mark in _marks_on(cls) if mark.group] or checkpointed_groups(cls)
     if not groups:
-        raise without_group(cls, place_of(method), 'write @event_handling("catalog")')
+        raise without_group(cls, place, 'write @event_handling("catalog")')
     return groups
+
+
+def completed(mark: HandlerMark, group: str, cls: type) -> HandlerMark:
+    """Return the mark of a method for a group, with what its class says where the method says nothing.
+
+    What is above a class applies to the group that it names, or to all groups if it names none. What is above its
+    parents applies too, if nothing nearer says otherwise.
+    """
+    above = [each for parent in cls.__mro__ for each in _marks_on(parent)]
+    said = [mark, *(each for each in above if canonical(each.group) in {"", canonical(group)})]
+    replay = next((each.replay for each in said if each.replay is not None), None)
+    return replace(mark, group=group, replay=replay)
+
+
+def _marks_on(cls: type) -> tuple[HandlerMark, ...]:
+    """Return the marks on a class itself, not on its parents."""
+    marks: tuple[HandlerMark, ...] = vars(cls).get(Declaration.HANDLER.attribute, ())
+    return marks
 
 
 def without_group(cls: type, place: str, fix: str) -> HandlerSignatureError:
     """Return the error of a handler without a group, with the class if that has a parent that names one."""
     for parent in cls.__mro__[1:]:
-        named = [mark.group for mark in vars(parent).get(Declaration.HANDLER.attribute, ()) if mark.group]
+        named = [mark.group for mark in _marks_on(parent) if mark.group]
         if named or checkpointed_groups(parent):
             what = f"class {cls.__name__} names no processing group, and does not inherit that of {parent.__name__}"
             decorator = (

@@ -37,7 +37,14 @@ from opencqrs_py.model.handler import Handler, HandlerMark, event_type_of
 from opencqrs_py.model.job import Job, JobMark
 from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.checkpoints.participants import checkpointed_groups, participant_of
-from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on, without_group
+from opencqrs_py.processing.definitions import (
+    completed,
+    interceptors_on,
+    order_of,
+    place_of,
+    upcaster_on,
+    without_group,
+)
 
 
 def discover(
@@ -213,16 +220,9 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
                     fix = 'write @event_handling("catalog") above the class or the method'
                     raise without_group(cls, method.place, fix)
                 reference = f"{member.reference}.{method.name}#{number}"
-                known = replace(mark, group=group, replay=_replay_of(mark, group, own_marks))
+                known = completed(mark, group, cls)
                 made = partial(instances.handler, known, method, cls, reference)
                 yield DeclaredHandler(known, method.place, reference, inner_function(method.held), made, cls)
-
-
-def _replay_of(mark: HandlerMark, group: str, of_class: Sequence[HandlerMark]) -> bool | None:
-    """Return whether a method is for replays, as its own mark says, or else that of its class for the group."""
-    if mark.replay is not None or mark.group:
-        return mark.replay
-    return next((one.replay for one in of_class if one.group == group), None)
 
 
 def _check_twice(marks: Sequence[HandlerMark], place: str) -> None:

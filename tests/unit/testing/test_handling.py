@@ -896,6 +896,16 @@ class Letters:
         self.mailer.send(event.isbn)
 
 
+@event_handling("catalog", replay=False)
+class NamedLetters:
+    def __init__(self, mailer: Mailer) -> None:
+        self.mailer = mailer
+
+    @event_handling("catalog")
+    def write(self, event: Lent) -> None:
+        self.mailer.send(event.isbn)
+
+
 @on_reset("catalog")
 def empty(reset: Reset, connection: Connection) -> None:
     connection.execute(text("DELETE FROM lent"))
@@ -910,9 +920,12 @@ def close_book(reset: Reset, connection: Connection) -> None:
 
 
 @catalog
-def test_after_a_reset_events_are_handled_again_except_by_handlers_without_replay(batch_size: int | None) -> None:
+@pytest.mark.parametrize("letters", [Letters, NamedLetters])
+def test_after_a_reset_events_are_handled_again_except_by_handlers_without_replay(
+    letters: type, batch_size: int | None
+) -> None:
     mailer = Mailer()
-    given = (tables, lend, Letters, empty, close_book)
+    given = (tables, lend, letters, empty, close_book)
     test = HandlerTest(*given, provide={Mailer: mailer}, batch_size=batch_size)
     test.given(Lent("1"), Lent("2")).handle().reset(reason="a column", context=7).given(Lent("3")).handle()
     rows = [("1", "ada"), ("2", "ada"), ("end", "a column 7"), ("3", "ada")]
