@@ -86,16 +86,17 @@ def event_handling(
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name. It may be omitted on a
             method: the class names it.
-        types: Patterns of event types (``*`` any text, ``?`` any character), for handlers without an event class.
+        types: Patterns of event types (``*`` any text, ``?`` any character), for handlers without an event class; not
+            on a class.
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
         events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the
-            annotation cannot name it.
+            annotation cannot name it; not on a class.
         replay: ``False``: the handler is not called again for events that were handled before a reset, such as one
             that sends mail. ``None``: as its class or a parent says for the group, else it is called.
 
     Raises:
         HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``order``, ``events`` or ``replay`` has a wrong type or
-            value.
+            value, or if ``types`` or ``events`` decorates a class.
 
     Source:
         OpenCQRS ``@EventHandling`` and Spring's order annotation.
@@ -104,7 +105,7 @@ def event_handling(
     if callable(given) or isinstance(given, _METHODS):
         return _noted(given, Declaration.HANDLER, HandlerMark(""))
     mark = _checked(group, types, order, events, replay=replay)
-    return lambda handler: _noted(handler, Declaration.HANDLER, mark)
+    return lambda handler: _handler(handler, mark)
 
 
 def _refuse_patterns(decorator: str, types: Sequence[str]) -> None:
@@ -152,13 +153,26 @@ def dataframe_handler(
         replay: As of ``@event_handling``.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``events`` or ``replay`` have a wrong type or value.
+        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``events`` or ``replay`` have a wrong type or value, or
+            if ``types`` or ``events`` decorates a class.
     """
     if not isinstance(_text(group), str) or not _text(group).strip():
         fix = """write @dataframe_handler("loans", events=BookLent)"""
         raise HandlerSignatureError("OCQ-200", "@dataframe_handler needs the name of a processing group", fix=fix)
     mark = _checked(group, types, None, events, replay=replay)
-    return lambda handler: _noted(handler, Declaration.HANDLER, replace(mark, in_frames=True))
+    return lambda handler: _handler(handler, replace(mark, in_frames=True))
+
+
+def _handler(member: T, mark: HandlerMark) -> T:
+    """Add the mark of a handler; refuse to choose events above a class, where it would not narrow its methods."""
+    named = [f"types={list(mark.types)!r}"] if mark.types else []
+    named += [f"events={mark.events.__name__}"] if mark.events else []
+    if named and isinstance(member, type):
+        given, decorator = ", ".join(named), "dataframe_handler" if mark.in_frames else "event_handling"
+        what = f"{given} above class {member.__name__} would have no effect: each method says which events it handles"
+        fix = f"put @{decorator}({given}) above its methods instead"
+        raise HandlerSignatureError("OCQ-200", what, fix=fix)
+    return _noted(member, Declaration.HANDLER, mark)
 
 
 def on_start(group: str | Enum) -> Callable[[T], T]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from opencqrs_py import around_event, around_handler, event_handling, event_type, job, on_start, upcaster
+from opencqrs_py import (
+    around_event,
+    around_handler,
+    dataframe_handler,
+    event_handling,
+    event_type,
+    job,
+    on_start,
+    upcaster,
+)
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import AroundMark, HandlerMark, Surrounded
 from opencqrs_py.model.declarations import Declaration
@@ -154,6 +164,29 @@ def test_invalid_decorator_arguments_are_refused_immediately(call: Callable[[], 
     with pytest.raises(HandlerSignatureError) as caught:
         call()
     assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-200", what, fix)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "arguments", "named"),
+    [
+        ("event_handling", {"types": ["library.*"]}, "types=['library.*']"),
+        ("event_handling", {"events": dict, "order": 1}, "events=dict"),
+        ("event_handling", {"types": ["a", "b"], "events": dict}, "types=['a', 'b'], events=dict"),
+        ("dataframe_handler", {"types": ["lent"]}, "types=['lent']"),
+    ],
+)
+@pytest.mark.parametrize("parents", [(), (ABC,)])
+def test_events_are_not_chosen_above_a_class(
+    parents: tuple[type, ...], decorator: str, arguments: dict[str, Any], named: str
+) -> None:
+    decorated = {"event_handling": event_handling, "dataframe_handler": dataframe_handler}[decorator]
+    audit = type("Audit", parents, {"all": event_handling("audit", types=["library.*"])(fresh())})
+    what = f"{named} above class Audit would have no effect: each method says which events it handles"
+    with pytest.raises(HandlerSignatureError) as caught:
+        decorated("audit", **arguments)(audit)
+    fix = f"put @{decorator}({named}) above its methods instead"
+    assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-200", what, fix)
+    assert marks(event_handling("audit", types=[])(audit)) == (HandlerMark("audit"),)
 
 
 def test_a_class_has_one_event_type() -> None:
