@@ -20,7 +20,7 @@ class HandlerMark:
     Attributes:
         group: Processing group; empty on a method whose class names it.
         types: Patterns of event types (``*`` and ``?``); empty if the event class decides.
-        order: Handlers of a group run in ascending order; ``None`` comes last.
+        order: Handlers of a group run in ascending order; ``None``: as its class says, else it comes last.
         events: The class whose fields are the columns that a handler takes; ``None`` if it takes no columns, or those
             that every event has.
         in_frames: Whether it is a mark of ``@dataframe_handler``: the handler gets data frames of Spark.

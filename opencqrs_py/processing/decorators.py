@@ -89,6 +89,7 @@ def event_handling(
         types: Patterns of event types (``*`` any text, ``?`` any character), for handlers without an event class; not
             on a class.
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
+            ``None``: as its class or a parent says for the group.
         events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the
             annotation cannot name it; not on a class.
         replay: ``False``: the handler is not called again for events that were handled before a reset, such as one

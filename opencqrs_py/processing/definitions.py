@@ -163,8 +163,9 @@ def completed(mark: HandlerMark, group: str, cls: type) -> HandlerMark:
     """
     above = [each for parent in cls.__mro__ for each in _marks_on(parent)]
     said = [mark, *(each for each in above if canonical(each.group) in {"", canonical(group)})]
+    order = next((each.order for each in said if each.order is not None), None)
     replay = next((each.replay for each in said if each.replay is not None), None)
-    return replace(mark, group=group, replay=replay)
+    return replace(mark, group=group, order=order, replay=replay)
 
 
 def _marks_on(cls: type) -> tuple[HandlerMark, ...]:

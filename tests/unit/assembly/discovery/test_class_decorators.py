@@ -69,3 +69,56 @@ def test_a_class_method_given_by_hand_has_the_replay_of_its_class(make_module: A
     source = written(FALSE).replace("    @event", "    @classmethod\n    @event").replace("self", "cls")
     (handler,) = in_order([make_module(HEAD + source).Mail.send])
     assert (handler.mark.group, handler.mark.replay) == ("mail", False)
+
+
+ORDERED = '@event_handling("mail", order=7)'
+ORDERS = [
+    (written(ORDERED), "Mail", {"mail": 7}),
+    (written('@event_handling("mail", order=0)'), "Mail", {"mail": 0}),
+    (written(ORDERED, "(order=0)"), "Mail", {"mail": 0}),
+    (written(ORDERED, '("MAIL", replay=False)'), "Mail", {"MAIL": 7}),
+    (written(ORDERED, '("other")'), "Mail", {"other": None}),
+    (written(ORDERED + '\n@event_handling("other", order=-1)'), "Mail", {"mail": 7, "other": -1}),
+    (written("@event_handling(order=7)", '("mail")'), "Mail", {"mail": 7}),
+    (written(ORDERED) + '@event_handling("mail")' + CHILD, "Letters", {"mail": 7}),
+    (written(ORDERED) + '@event_handling("mail", order=0)' + CHILD, "Letters", {"mail": 0}),
+]
+
+
+@pytest.mark.parametrize("handlers", [discovered, given_by_hand])
+@pytest.mark.parametrize(("source", "name", "orders"), ORDERS)
+def test_methods_without_order_have_that_of_their_class_for_the_group(
+    make_module: Any, handlers: Any, source: str, name: str, orders: dict[str, int | None]
+) -> None:
+    found = handlers(make_module(HEAD + source), name)
+    assert {each.mark.group: each.mark.order for each in found} == orders
+
+
+CLASSES = """
+@event_handling("mail", order=2)
+class Second:
+    @event_handling
+    def c(self, raw: Event) -> None: ...
+    @event_handling("mail")
+    def d(self, raw: Event) -> None: ...
+    @event_handling(order=9)
+    def e(self, raw: Event) -> None: ...
+@event_handling("mail")
+class Last:
+    @event_handling
+    def f(self, raw: Event) -> None: ...
+@event_handling("mail", order=-1)
+class First:
+    @event_handling
+    def a(self, raw: Event) -> None: ...
+@event_handling("mail", order=1)
+def b(raw: Event) -> None: ...
+"""
+
+
+def test_methods_run_by_the_order_of_their_class(make_module: Any) -> None:
+    module = make_module(HEAD + CLASSES)
+    second = module.Second()
+    by_hand = in_order([second.e, module.Last().f, second.c, second.d, module.b, module.First().a])
+    for handlers in (discover([module]).make_handlers(), by_hand):
+        assert [each.call.__name__ for each in handlers] == list("abcdef")
