@@ -142,7 +142,8 @@ def _decision_row(decision: Decision) -> dict[str, Any]:
 
 
 @click.command("schema")
-def schema_command() -> None:
+@format_option
+def schema_command(*, as_json: bool) -> None:  # noqa: ARG001 a schema is JSON in both formats
     """Print the JSON Schema of application.yaml, for editors."""
     from opencqrs_py.config.schema import json_schema  # noqa: PLC0415 only here
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 import orjson
 
-from opencqrs_py.cli.output import clean, print_result
+from opencqrs_py.cli.options import format_option
+from opencqrs_py.cli.output import clean, print_json, print_result
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.config.files import FORMATS
 from opencqrs_py.config.schema import json_schema
@@ -20,7 +21,8 @@ _SCHEMA = "application.schema.json"  # named by the first line of application.ya
 
 @click.command("init")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
-def init_command(folder: str) -> None:
+@format_option
+def init_command(folder: str, *, as_json: bool) -> None:
     """Make a small project in DIR.
 
     It has settings (with a schema for editors), two handlers and a few events. Existing files are not overwritten.
@@ -33,6 +35,13 @@ def init_command(folder: str) -> None:
     except OSError as error:
         text = f"cannot make a project in {folder}: {error.strerror}; choose a folder that can be made and written to"
         raise click.UsageError(clean(text)) from None
+    if as_json:
+        print_json({"folder": folder, "created": [*_FILES, _SCHEMA]})
+    else:
+        _print_next(folder)
+
+
+def _print_next(folder: str) -> None:
     is_here = Path(folder).resolve() == Path.cwd()
     lines = (
         f"made {', '.join(_FILES)} in {folder}; next:",

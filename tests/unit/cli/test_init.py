@@ -1,14 +1,17 @@
-"""``opencqrs init`` in folders where no project can be created."""
+"""``opencqrs init``: what it reports, and folders where no project can be created."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from opencqrs_py.cli.config import schema_command
 from opencqrs_py.cli.init import init_command
+from opencqrs_py.config.schema import json_schema
 
 
 @pytest.mark.parametrize(("folder", "reason"), [("a.txt/new", "Not a directory"), ("n" * 300, "File name too long")])
@@ -60,3 +63,18 @@ def test_no_cd_is_shown_for_the_current_folder(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     ran = CliRunner().invoke(init_command, ["."], catch_exceptions=False)
     assert "in .; next:\n  opencqrs events import" in ran.output
+
+
+def test_the_created_files_are_reported_as_json(tmp_path: Path) -> None:
+    folder = tmp_path / "my library"
+    ran = CliRunner().invoke(init_command, [str(folder), "--format", "json"], catch_exceptions=False)
+    report = json.loads(ran.stdout)
+    assert report["folder"] == str(folder)
+    assert sorted(report["created"]) == sorted(path.name for path in folder.iterdir())
+    assert list(report) == ["folder", "created"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--format", "text"], ["--format", "json"]])
+def test_the_schema_is_json_in_each_format(arguments: list[str]) -> None:
+    ran = CliRunner().invoke(schema_command, arguments, catch_exceptions=False)
+    assert json.loads(ran.stdout) == json_schema()
