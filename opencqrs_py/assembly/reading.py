@@ -106,7 +106,7 @@ def reading_for(rule: EventsRule, discovered: Discovered) -> Reading:
     """Return how stored events are read."""
     types: set[str] = set()
     if rule.type_resolver_ref is None:  # else any type may have a class
-        types.update(name for one in discovered.declared for name in one.mark.types)
+        types.update(name for one in discovered.declared for name in (*one.mark.types, *one.mark.class_types))
         types.update(filter(None, map(event_type_of, discovered.event_classes)), dict(rule.types))
     return Reading(Upcasters(discovered.upcasters, discovered.injector, types), enveloped=rule.enveloped)
 

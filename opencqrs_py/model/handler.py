@@ -26,6 +26,7 @@ class HandlerMark:
         in_frames: Whether it is a mark of ``@dataframe_handler``: the handler gets data frames of Spark.
         replay: Whether the handler is called for events that were handled before a reset; ``None``: as its class says,
             else it is.
+        class_types: The patterns of its class, for a method that has none and takes no event class.
         home: Module whose import made the decoration; empty if no import was running.
     """
 
@@ -35,6 +36,7 @@ class HandlerMark:
     events: type | None = None
     in_frames: bool = False
     replay: bool | None = None
+    class_types: tuple[str, ...] = ()
     home: str = field(default="", compare=False, repr=False)
 
 

@@ -22,6 +22,7 @@ from opencqrs_py.processing.annotations import signature_of
 from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import has_fields
+from opencqrs_py.processing.event_types import ANYTHING, plain
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.pipelining import Pipeline, PipelineFailedError, Pipelining
 from opencqrs_py.processing.ports import Injector, UnitOfWork
@@ -219,7 +220,9 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
     OCQ-237 if ``events=`` and a parameter for a table do not belong together, OCQ-240 if the decorator and a parameter
     for data frames do not.
     """
-    signature = _with_events(read_signature(handler.call, handler.place, injector), handler)
+    read = read_signature(handler.call, handler.place, injector)
+    handler = _with_types_of_class(handler, read)
+    signature = _with_events(read, handler)
     if not handler.mark.types and not signature.arguments:
         names = ", ".join(f"'{name}'" for name in signature_of(handler.call).parameters)
         lack = f"the handler's {names} would keep the default" if names else "the handler has no parameter"
@@ -227,6 +230,15 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
         raise HandlerSignatureError("OCQ-227", what, handler.place, _WHICH_EVENTS)
     call = with_arguments(handler.call, signature, injector, handler.place)
     return BoundHandler(handler, signature, call, _call_of_work(handler.call, signature))
+
+
+def _with_types_of_class(handler: Handler, signature: Signature) -> Handler:
+    """Return the handler with the types of its class, unless it says itself which events it handles."""
+    mark = handler.mark
+    named = [cls for cls in signature.event_classes if plain(cls) not in ANYTHING]
+    if not mark.class_types or mark.types or mark.events is not None or named:
+        return handler
+    return replace(handler, mark=replace(mark, types=mark.class_types))
 
 
 def _with_events(signature: Signature, handler: Handler) -> Signature:

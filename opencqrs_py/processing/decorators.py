@@ -86,8 +86,8 @@ def event_handling(
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name. It may be omitted on a
             method: the class names it.
-        types: Patterns of event types (``*`` any text, ``?`` any character), for handlers without an event class; not
-            on a class.
+        types: Patterns of event types (``*`` any text, ``?`` any character), for handlers without an event class. On a
+            class they apply to its methods that have neither.
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
             ``None``: as its class or a parent says for the group.
         events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the
@@ -97,7 +97,7 @@ def event_handling(
 
     Raises:
         HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``order``, ``events`` or ``replay`` has a wrong type or
-            value, or if ``types`` or ``events`` decorates a class.
+            value, or if ``events`` decorates a class.
 
     Source:
         OpenCQRS ``@EventHandling`` and Spring's order annotation.
@@ -155,7 +155,7 @@ def dataframe_handler(
 
     Raises:
         HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``events`` or ``replay`` have a wrong type or value, or
-            if ``types`` or ``events`` decorates a class.
+            if ``events`` decorates a class.
     """
     if not isinstance(_text(group), str) or not _text(group).strip():
         fix = """write @dataframe_handler("loans", events=BookLent)"""
@@ -165,13 +165,11 @@ def dataframe_handler(
 
 
 def _handler(member: T, mark: HandlerMark) -> T:
-    """Add the mark of a handler; refuse to choose events above a class, where it would not narrow its methods."""
-    named = [f"types={list(mark.types)!r}"] if mark.types else []
-    named += [f"events={mark.events.__name__}"] if mark.events else []
-    if named and isinstance(member, type):
-        given, decorator = ", ".join(named), "dataframe_handler" if mark.in_frames else "event_handling"
-        what = f"{given} above class {member.__name__} would have no effect: each method says which events it handles"
-        fix = f"put @{decorator}({given}) above its methods instead"
+    """Add the mark of a handler; refuse to name columns above a class, which takes none."""
+    if mark.events is not None and isinstance(member, type):
+        given, decorator = f"events={mark.events.__name__}", "dataframe_handler" if mark.in_frames else "event_handling"
+        what = f"{given} above class {member.__name__} would have no effect: it describes what one method takes"
+        fix = f"put @{decorator}({given}) above that method instead"
         raise HandlerSignatureError("OCQ-200", what, fix=fix)
     return _noted(member, Declaration.HANDLER, mark)
 

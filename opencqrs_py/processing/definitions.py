@@ -165,7 +165,8 @@ def completed(mark: HandlerMark, group: str, cls: type) -> HandlerMark:
     said = [mark, *(each for each in above if canonical(each.group) in {"", canonical(group)})]
     order = next((each.order for each in said if each.order is not None), None)
     replay = next((each.replay for each in said if each.replay is not None), None)
-    return replace(mark, group=group, order=order, replay=replay)
+    types = next((each.types for each in said[1:] if each.types), ())
+    return replace(mark, group=group, order=order, replay=replay, class_types=types)
 
 
 def _marks_on(cls: type) -> tuple[HandlerMark, ...]:

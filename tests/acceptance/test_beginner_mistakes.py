@@ -237,16 +237,16 @@ MISTAKES = {
     "a text for order": changed(
         "types=", 'order="1", types=', "[OCQ-200]", "whole number", "handlers.py:4", "order=10"
     ),
-    "types for a class": handlers(
+    "columns for a class": handlers(
         """
 from opencqrs_py import Event, event_handling
 
-@event_handling("audit", types=["library.*"])
+@event_handling("audit", events=dict)
 class Audit:
     @event_handling
     def all(self, raw: Event) -> None: ...
 """,
-        *("[OCQ-200] types=['library.*'] above class Audit would", "handlers.py:4", "above its methods"),
+        *("[OCQ-200] events=dict above class Audit would", "handlers.py:4", "above that method"),
     ),
     "a misspelt argument": changed(
         "types=", "type=", "[OCQ-501]", "argument 'type'", "handlers.py:4", "the line named"

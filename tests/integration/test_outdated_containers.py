@@ -34,7 +34,7 @@ def opened() -> Iterator[Mailer]:
 class Parts(containers.DeclarativeContainer):
     mailer = providers.{kind}
 
-@event_handling("g")
+@event_handling("g", types=["*"])
 class Sender:
     def __init__(self, mailer: Mailer) -> None:
         self.mailer, self.sent = mailer, 0

@@ -63,12 +63,12 @@ class Container(containers.DeclarativeContainer):
     line = providers.Resource(lend_line)
     sender.set_kwargs(line=line)
 
-@event_handling("sent")
+@event_handling("sent", types=["t"])
 class Handlers:
     def __init__(self, sender: Sender) -> None:
         self.sender = sender
 
-    @event_handling(types=["t"])
+    @event_handling
     def send(self, data: dict) -> None:
         if data.get("slow"):
             IN_HAND.set()
@@ -236,7 +236,7 @@ class Container(containers.DeclarativeContainer):
     line = providers.Resource(lend_line)
     read_model = providers.Singleton(read_model, line)
 
-@event_handling("sent")
+@event_handling("sent", types=["*"])
 class Handlers:
     def __init__(self, line: Line) -> None:
         LOG.write_text(LOG.read_text() + "make ")
@@ -294,7 +294,7 @@ def connect() -> Mail:
 class Container(containers.DeclarativeContainer):
     mail = providers.KIND(connect)
 
-@event_handling("sent")
+@event_handling("sent", types=["*"])
 class Sender:
     def __init__(self, mail: Mail) -> None: ...
 

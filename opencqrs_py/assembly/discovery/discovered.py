@@ -104,4 +104,6 @@ class Discovered:
 
     def fingerprint(self, group: str) -> tuple[str, ...]:
         """Return what every process that has found the same handlers of a group has found."""
-        return tuple(f"{h.reference} {','.join(h.mark.types)}".rstrip() for h in self.declared_of(group))
+        return tuple(
+            f"{h.reference} {','.join(h.mark.types or h.mark.class_types)}".rstrip() for h in self.declared_of(group)
+        )

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from opencqrs_py.assembly.discovery.discovery import discover
+from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.model.handler import Handler
+from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.definitions import in_order
 
 HEAD = "from opencqrs_py import Event, event_handling\n"
@@ -122,3 +124,49 @@ def test_methods_run_by_the_order_of_their_class(make_module: Any) -> None:
     by_hand = in_order([second.e, module.Last().f, second.c, second.d, module.b, module.First().a])
     for handlers in (discover([module]).make_handlers(), by_hand):
         assert [each.call.__name__ for each in handlers] == list("abcdef")
+
+
+PATTERNS = '@event_handling("mail", types=["library.*"])'
+LENT = """
+from dataclasses import dataclass
+
+from opencqrs_py import event_type
+
+@event_type("library.lent")
+@dataclass
+class Lent:
+    isbn: str
+"""
+OF_CLASS = ("library.*",)
+TYPES = [
+    (written(PATTERNS), "Mail", {"mail": OF_CLASS}),
+    (written(PATTERNS, '("mail")'), "Mail", {"mail": OF_CLASS}),
+    (written(PATTERNS, "(order=3)"), "Mail", {"mail": OF_CLASS}),
+    (written(PATTERNS, '(types=["own"])'), "Mail", {"mail": ("own",)}),
+    (written(PATTERNS, '("other")'), "Mail", {"other": ()}),
+    (written(PATTERNS + '\n@event_handling("other", types=["o.*"])'), "Mail", {"mail": OF_CLASS, "other": ("o.*",)}),
+    (written('@event_handling(types=["library.*"])', '("mail")'), "Mail", {"mail": OF_CLASS}),
+    (written(PATTERNS) + '@event_handling("mail")' + CHILD, "Letters", {"mail": OF_CLASS}),
+    (written(PATTERNS) + '@event_handling("mail", types=["*"])' + CHILD, "Letters", {"mail": ("*",)}),
+    (written(PATTERNS).replace("raw: Event", "data: dict"), "Mail", {"mail": OF_CLASS}),
+    (written(PATTERNS).replace("raw: Event", ""), "Mail", {"mail": OF_CLASS}),
+    (LENT + written(PATTERNS).replace("raw: Event", "event: Lent"), "Mail", {"mail": ()}),
+    (LENT + written(PATTERNS).replace("raw: Event", "event: Lent, raw: Event"), "Mail", {"mail": ()}),
+]
+
+
+@pytest.mark.parametrize("handlers", [discovered, given_by_hand])
+@pytest.mark.parametrize(("source", "name", "types"), TYPES)
+def test_methods_without_types_or_event_class_have_the_types_of_their_class_for_the_group(
+    make_module: Any, handlers: Any, source: str, name: str, types: dict[str, tuple[str, ...]]
+) -> None:
+    bound = [bind(each, ContainerInjector()) for each in handlers(make_module(HEAD + source), name)]
+    assert {each.handler.mark.group: each.handler.mark.types for each in bound} == types
+
+
+def test_other_types_above_a_class_make_other_handlers(make_module: Any) -> None:
+    first, second = (discover([make_module(HEAD + written(above))]) for above in (PATTERNS, '@event_handling("mail")'))
+    assert [line.partition(" ")[2] for line in (*first.fingerprint("mail"), *second.fingerprint("mail"))] == [
+        "library.*",
+        "",
+    ]
