@@ -106,7 +106,8 @@ class JobTest:
         wanted = chosen_ids(ids) if ids else None
         run = JobRun(f"{self.job.name}:{len(self.runs) + 1:04}", self.job.name, Trigger.MANUAL, now, ids=wanted)
         self._store.request(run)
-        self._execute_due()
+        self._execute_due(now, run.id)
+        self._execute_due(self.clock.now())  # what became due while it ran
         self._raise_failed(run.id, *self._tried)
         found = self._store.find(run.id) or run
         if found.status is not RunStatus.SUCCEEDED and not (is_cancelled and found.status is RunStatus.CANCELLED):
@@ -117,24 +118,19 @@ class JobTest:
     def advance(self, seconds: float) -> Self:
         """Let some seconds pass; ticks and further attempts in that time are run, each at its time.
 
+        If the job itself moves ``clock`` past that time, what is then due is left to the next call.
+
         Raises:
             ValueError: If they are negative.
+            AssertionError: If there are too many runs in that time.
             BaseException: What the last of these attempts of a run raised, once the time has passed: a test that
                 expects this catches it. Or what a call after the commit raised.
         """
         passing = timedelta(seconds=forward(seconds))
-        self._prepare()
         until = self.clock.now() + passing
-        for _ in range(_MOST_RUNS):
-            self._execute_due()
-            due = self._desk.next_due(self._store.look(), self._worker)
-            if due is None or due > until:
-                break
-            self.clock.advance(max(0.0, (due - self.clock.now()).total_seconds()))
-        else:
-            raise AssertionError(f"more than {_MOST_RUNS:,} runs in {seconds:g} s: move the clock by less at a time")
-        self.clock.advance(max(0.0, (until - self.clock.now()).total_seconds()))
-        self._execute_due()
+        self._prepare()
+        self._execute_due(until)
+        self._pass_until(until)
         self._raise_failed(*self._tried)
         self._raise_missed()
         return self
@@ -200,7 +196,7 @@ class JobTest:
             return
         self._prepared = True
         self._start()
-        self._execute_due()  # ticks count from now
+        self._execute_due(self.clock.now())  # ticks count from now
 
     def _start(self) -> None:
         """Run the ``@on_start`` functions, unless they were run."""
@@ -211,7 +207,33 @@ class JobTest:
             for each in self._starts:
                 run_on_start(each.call, each.place, self._injector, Work(each.group, Partition(1, 0), unit))
 
-    def _execute_due(self) -> None:
+    def _execute_due(self, until: datetime, run: str = "") -> None:
+        """Execute what is due up to a time, each at its time, and a run, if one is named, to the end of its attempt.
+
+        Nothing else begins once the job has moved the clock past that time.
+        """
+        seconds = (until - self.clock.now()).total_seconds()
+        for _ in range(2 * _MOST_RUNS):  # a step is a run, or the move to the next one
+            if self.clock.now() > until and not self._is_queued(run):
+                return
+            if self._execute_next():
+                continue
+            due = self._desk.next_due(self._store.look(), self._worker)
+            if due is None or due > until:
+                return
+            self._pass_until(due)
+        fix = "move the clock by less at a time, or limit the attempts (retry.max-attempts)"
+        raise AssertionError(f"more than {_MOST_RUNS:,} runs in {seconds:g} s: {fix}")
+
+    def _is_queued(self, run: str) -> bool:
+        found = self._store.find(run)
+        return found is not None and found.status is RunStatus.QUEUED
+
+    def _pass_until(self, time: datetime) -> None:
+        self.clock.advance(max(0.0, (time - self.clock.now()).total_seconds()))
+
+    def _execute_next(self) -> bool:
+        """Execute the run that may begin now; return whether there was one."""
         around = Surroundings(
             self._store,
             self._transactions,
@@ -221,14 +243,15 @@ class JobTest:
             self._missed.append,
             self._note,
         )
-        while runs := self._desk.attend(self._worker):
-            for run in runs:
-                self._error, self._waits = None, 0
-                ending = JobExecution(self._bound, run, around, self._signals).execute()
-                self._signals = RunSignals()
-                self._tried[run.id] = self._error
-                if ending is not None:
-                    self._desk.finish(run, ending)
+        runs = self._desk.attend(self._worker)
+        for run in runs:
+            self._error, self._waits = None, 0
+            ending = JobExecution(self._bound, run, around, self._signals).execute()
+            self._signals = RunSignals()
+            self._tried[run.id] = self._error
+            if ending is not None:
+                self._desk.finish(run, ending)
+        return bool(runs)
 
     def _has_left_items(self, run: JobRun) -> bool:
         """Return whether a run has ended at a limit before items that its input selects."""

@@ -496,3 +496,52 @@ def test_a_later_tick_does_not_affect_whether_a_job_was_tested() -> None:
     assert_idempotent(test)
     assert [run.trigger for run in test.runs].count(Trigger.MANUAL) == 3
     assert test.runs[-1].position.items == 0
+
+
+def slow_job(settings: dict[str, Any]) -> JobTest:
+    @job("slow")
+    def slow() -> None:
+        test.clock.advance(7)
+
+    test = JobTest(slow, settings={"triggers.fixed-rate": "5s", "overlap": "queue"} | settings)
+    return test
+
+
+@pytest.mark.parametrize("misfire", ["run-once", "catch-up", "skip"])
+def test_a_job_that_takes_longer_than_its_interval_ends_with_the_time_of_advance(misfire: str) -> None:
+    test = slow_job({"misfire": misfire}).advance(1)
+    assert test.clock.monotonic() == 7
+    test.advance(23)
+    assert [run.started_at.second for run in test.runs if run.started_at] == [0, 7, 14, 21, 28]
+    assert test.clock.monotonic() == 35
+    assert test.advance(0).clock.monotonic() == 42
+
+
+@pytest.mark.parametrize("misfire", ["run-once", "catch-up", "skip"])
+def test_a_requested_run_of_a_job_that_takes_longer_than_its_interval_ends(misfire: str) -> None:
+    test = slow_job({"misfire": misfire, "queue-size": 2}).run()
+    assert [run.status.value for run in test.runs if run.trigger is Trigger.MANUAL] == ["succeeded"]
+    assert test.clock.monotonic() < 35
+
+
+def test_a_requested_run_begins_after_all_ticks_that_wait() -> None:
+    @job("slow", input=one)
+    def slow(context: JobContext) -> None:
+        test.clock.advance(7)
+
+    settings = {"triggers.fixed-rate": "5s", "misfire": "catch-up", "overlap": "queue", "queue-size": 100}
+    test = JobTest(slow, settings=settings)
+    test.advance(60).run(1)
+    assert [run.status.value for run in test.runs if run.trigger is Trigger.MANUAL] == ["succeeded"]
+
+
+@pytest.mark.parametrize("act", [JobTest.run, lambda test: test.advance(1)])
+def test_an_endless_retry_without_waits_fails_the_test(
+    act: Callable[[JobTest], JobTest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opencqrs_py.testing.job_testing._MOST_RUNS", 50)
+    endless = {"retry.policy": "fixed", "retry.initial-interval": "0s", "retry.max-attempts": "infinite"}
+    with pytest.raises(
+        AssertionError, match=r"^more than 50 runs in [01] s: move the clock by less at a time, or limit"
+    ):
+        act(JobTest(wrong, settings=EVERY_MINUTE | endless))
