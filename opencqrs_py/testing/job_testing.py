@@ -88,7 +88,7 @@ class JobTest:
         self._missed: list[BaseException] = []  # what calls after the commit have raised since run() or advance()
         self._tried: dict[str, BaseException | None] = {}  # since then: ids of runs, and how their last attempt failed
         self._waits = 0  # for a database, in one attempt
-        self._started = self._prepared = False
+        self._started = self._prepared = self._asked_for_startup = False
 
     def run(self, *ids: JobId) -> Self:
         """Run the job now: for some ids, or for all that it applies to.
@@ -103,9 +103,7 @@ class JobTest:
         self._prepare()
         is_cancelled = bool(self._signals.cancelled)
         now = self.clock.now()
-        wanted = chosen_ids(ids) if ids else None
-        run = JobRun(f"{self.job.name}:{len(self.runs) + 1:04}", self.job.name, Trigger.MANUAL, now, ids=wanted)
-        self._store.request(run)
+        run = self._request(Trigger.MANUAL, now, chosen_ids(ids) if ids else None)
         self._execute_due(now, run.id)
         self._execute_due(self.clock.now())  # what became due while it ran
         self._raise_failed(run.id, *self._tried)
@@ -118,6 +116,7 @@ class JobTest:
     def advance(self, seconds: float) -> Self:
         """Let some seconds pass; ticks and further attempts in that time are run, each at its time.
 
+        For ``triggers.startup``, the first call is the start of the process.
         If the job itself moves ``clock`` past that time, what is then due is left to the next call.
 
         Raises:
@@ -128,6 +127,7 @@ class JobTest:
         """
         passing = timedelta(seconds=forward(seconds))
         until = self.clock.now() + passing
+        self._request_startup()
         self._prepare()
         self._execute_due(until)
         self._pass_until(until)
@@ -206,6 +206,19 @@ class JobTest:
         with self._transactions.begin(guarded=False) as unit:
             for each in self._starts:
                 run_on_start(each.call, each.place, self._injector, Work(each.group, Partition(1, 0), unit))
+
+    def _request_startup(self) -> None:
+        """Request the run after the start of a process, unless that was done."""
+        ticking = self._bound.rule.ticking
+        if ticking.startup and not self._asked_for_startup:
+            self._request(Trigger.STARTUP, self.clock.now() + timedelta(seconds=ticking.delay))
+        self._asked_for_startup = True
+
+    def _request(self, trigger: Trigger, due: datetime, ids: tuple[JobId, ...] | None = None) -> JobRun:
+        name = f"{self.job.name}:{len(self.runs) + 1:04}"  # sorted before a tick of the same time, which begins later
+        run = JobRun(name, self.job.name, trigger, self.clock.now(), due_at=due, ids=ids)
+        self._store.request(run)
+        return run
 
     def _execute_due(self, until: datetime, run: str = "") -> None:
         """Execute what is due up to a time, each at its time, and a run, if one is named, to the end of its attempt.

@@ -545,3 +545,50 @@ def test_an_endless_retry_without_waits_fails_the_test(
         AssertionError, match=r"^more than 50 runs in [01] s: move the clock by less at a time, or limit"
     ):
         act(JobTest(wrong, settings=EVERY_MINUTE | endless))
+
+
+AT_START = {"triggers.startup": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "after_4_s", "after_5_s"),
+    [
+        ({}, ["startup succeeded"], ["startup succeeded"]),
+        ({"triggers.initial-delay": "5s"}, ["startup queued"], ["startup succeeded"]),
+        ({"enabled": False}, [], []),
+        (
+            {"triggers.fixed-rate": "5s"},  # as in an application, the first tick meets the run of the start
+            ["startup succeeded", "schedule skipped"],
+            ["startup succeeded", "schedule skipped", "schedule succeeded"],
+        ),
+        (
+            {"triggers.fixed-rate": "5s", "triggers.initial-delay": "5s"},
+            ["startup queued"],
+            ["startup succeeded", "schedule skipped"],
+        ),
+        (
+            {"triggers.fixed-rate": "5s", "overlap": "queue"},
+            ["startup succeeded", "schedule succeeded"],
+            ["startup succeeded", "schedule succeeded", "schedule succeeded"],
+        ),
+    ],
+)
+def test_the_first_advance_is_the_start_that_starts_a_run(
+    settings: dict[str, Any], after_4_s: list[str], after_5_s: list[str]
+) -> None:
+    test = JobTest(other, settings=AT_START | settings)
+    for seconds, expected in ((4, after_4_s), (1, after_5_s), (0, after_5_s)):
+        test.advance(seconds)
+        assert [f"{run.trigger} {run.status}" for run in test.runs] == expected
+
+
+def test_a_requested_run_does_not_start_the_run_of_the_start() -> None:
+    test = JobTest(other, settings=AT_START).run()
+    assert [run.trigger for run in test.runs] == [Trigger.MANUAL]
+    test.advance(0).run()
+    assert [run.trigger for run in test.runs] == [Trigger.MANUAL, Trigger.STARTUP, Trigger.MANUAL]
+
+
+def test_a_failed_run_of_the_start_fails_the_test() -> None:
+    with pytest.raises(ValueError, match="always"):
+        JobTest(wrong, settings=AT_START).advance(0)
