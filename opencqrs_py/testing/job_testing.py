@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -262,6 +263,7 @@ class JobTest:
             ending = JobExecution(self._bound, run, around, self._signals).execute()
             self._signals = RunSignals()
             self._tried[run.id] = self._error
+            self._desk.attend(replace(self._worker, free=0))  # ticks that have passed meanwhile meet this run
             if ending is not None:
                 self._desk.finish(run, ending)
         return bool(runs)

@@ -474,7 +474,7 @@ def test_a_failed_run_fails_the_test_even_if_the_run_of_a_tick_follows() -> None
             test.clock.advance(60)
             raise NonTransientError("by hand")
 
-    test = JobTest(slow, settings=EVERY_MINUTE)
+    test = JobTest(slow, settings=EVERY_MINUTE | {"overlap": "queue"})
     with pytest.raises(NonTransientError, match="by hand"):
         test.run()
     statuses = {run.trigger: run.status.value for run in test.runs}
@@ -490,7 +490,7 @@ def test_a_later_tick_does_not_affect_whether_a_job_was_tested() -> None:
         connection.execute(text("UPDATE seen SET times = 1"))
         test.clock.advance(60)
 
-    test = JobTest(marks, tables, settings=EVERY_MINUTE).run()
+    test = JobTest(marks, tables, settings=EVERY_MINUTE | {"overlap": "queue"}).run()
     with test.connection() as connection:
         connection.execute(text("INSERT INTO seen VALUES (77, 0)"))
     assert_idempotent(test)
@@ -592,3 +592,22 @@ def test_a_requested_run_does_not_start_the_run_of_the_start() -> None:
 def test_a_failed_run_of_the_start_fails_the_test() -> None:
     with pytest.raises(ValueError, match="always"):
         JobTest(wrong, settings=AT_START).advance(0)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "begun", "skipped"),
+    [("skip", [0, 10, 20], 3), ("queue", [0, 7, 14, 21], 0), ("cancel", [0, 7, 14, 21], 0)],
+)
+def test_a_tick_that_passes_while_the_job_runs_meets_that_run(overlap: str, begun: list[int], skipped: int) -> None:
+    test = slow_job({"overlap": overlap}).advance(25)
+    assert [run.started_at.second for run in test.runs if run.started_at] == begun
+    assert [run.status.value for run in test.runs].count("skipped") == skipped
+
+
+def test_a_job_that_is_always_late_may_be_run_again() -> None:
+    test = slow_job({"overlap": "skip"}).run().run()
+    assert [f"{run.trigger} {run.status}" for run in test.runs if run.started_at] == [
+        "schedule succeeded",
+        "manual succeeded",
+        "manual succeeded",
+    ]
