@@ -34,7 +34,7 @@ from opencqrs_py.processing.recovery import Action, FixedBackOff
 from opencqrs_py.processing.roles import ON_RESET
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
-from opencqrs_py.testing.clock import FakeClock
+from opencqrs_py.testing.clock import FakeClock, forward
 from opencqrs_py.testing.closing import closing
 from opencqrs_py.testing.databases import opened_database
 from opencqrs_py.testing.given import GivenEvents, by_type, choose
@@ -70,8 +70,9 @@ class HandlerTest:
         provide: Objects by the type that handlers take; they replace what containers provide.
         batch_size: Most events in one transaction; ``None``: as in production.
         retry: Waits between an event's attempts, such as ``FixedBackOff(2, max_attempts=1)`` or ``NoRetry()``.
-        on_exhausted: ``skip``, ``stop`` or ``park``: what happens to an event after its last attempt. Parked events
-            are tried again when ``clock`` has moved far enough, 30 s the first time, and ``handle`` is called.
+        on_exhausted: ``skip``, ``stop`` or ``park``: with a ``retry``, what happens to an event after its last attempt.
+            Parked events are tried again when ``clock`` has moved far enough, 30 s the first time, and ``handle`` is
+            called.
         event_types: Event types that are not marked with ``@event_type``, each with its class.
         enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
         checkpointing: ``auto``, ``deferred`` or ``require-deferred``: when progress follows participants.
@@ -191,19 +192,21 @@ class HandlerTest:
         """Handle what is due; the first call runs the ``@on_start`` functions first.
 
         Passes the waits between attempts by moving ``clock``, until nothing is left to do, the partition has failed, or
-        the waits exceed a limit on that clock.
+        the waits exceed a limit on that clock. The time that handlers let pass on it counts, too, but what need not
+        wait is handled in any case.
 
         Raises:
+            ValueError: If the limit is negative.
             Exception: What a handler raised, unless the test was given a ``retry``.
             AssertionError: If a call after the commit has raised; the next call of ``handle`` continues.
         """
+        until = self.clock.monotonic() + forward(seconds)
         self._waiting = 0
         self._prepare()
-        until = self.clock.monotonic() + seconds
         while (wait := self._step()) is not None:
             if self.state is ProcessorState.FAILED and wait > 0:
                 break
-            remaining = until - self.clock.monotonic()
+            remaining = max(0.0, until - self.clock.monotonic())
             self.clock.advance(min(wait, remaining))
             if wait > remaining:
                 break

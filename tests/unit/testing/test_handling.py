@@ -608,6 +608,43 @@ def test_waits_can_be_stepped_through() -> None:
     test.handle().expect_attempts(1, 62)
 
 
+@pytest.mark.parametrize(
+    ("retry", "on_exhausted", "calls", "seconds"),
+    [
+        (FixedBackOff(0, max_attempts=1), "skip", 6, 6 * 4_000),  # events and attempts that wait for nothing are tried
+        (FixedBackOff(2), "skip", 1, 4_000),
+        (NoRetry(), "park", 1, 4_000),
+    ],
+)
+def test_a_handler_that_moves_the_clock_past_the_limit_ends_only_the_waits(
+    retry: FixedBackOff | NoRetry, on_exhausted: str, calls: int, seconds: float
+) -> None:
+    @event_handling("slow")
+    def slow(event: Event) -> None:
+        test.clock.advance(4_000)
+        raise ValueError(event.id)
+
+    test = HandlerTest(slow, retry=retry, on_exhausted=on_exhausted)
+    test.given({"type": "a"}, {"type": "b"}, {"type": "c"}).handle()
+    assert sum(test.attempts(position) for position in (1, 2, 3)) == calls
+    assert test.clock.monotonic() == seconds
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_a_handler_may_move_the_clock_past_the_limit(batch_size: int | None) -> None:
+    @event_handling("slow")
+    def slow(event: Event) -> None:
+        test.clock.advance(4_000)
+
+    test = HandlerTest(slow, batch_size=batch_size)
+    test.given({"type": "a"}, {"type": "b"}).handle().expect_progress(2)
+
+
+def test_the_limit_of_the_waits_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="time does not go back, got -1"):
+        HandlerTest(tables, lend).handle(-1)
+
+
 def test_an_endless_retry_without_waits_fails_the_test() -> None:
     test = HandlerTest(tables, lend, retry=FixedBackOff(0)).given(Lent("1", "nobody"))
     with pytest.raises(AssertionError, match="was tried 1000 times: set max_attempts in retry"):
