@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -33,6 +34,8 @@ from opencqrs_py.testing.databases import opened_database
 from opencqrs_py.testing.given import by_type, members_given
 from opencqrs_py.testing.showing import difference, from_users_frame
 
+_log = logging.getLogger("opencqrs.settings")
+
 _NODE = "test"
 _MOST_WAITS = 100  # for a database that is unavailable, in one attempt
 _MOST_RUNS = 10_000  # in one advance of the clock; then the test moves it too far, or the job has no end
@@ -50,7 +53,8 @@ class JobTest:
     Args:
         jobs: Modules, or functions and classes. ``@on_start`` functions among them run once, before the first run.
         name: The job to test; needed if there are several.
-        settings: Its settings, as below ``opencqrs.jobs.<name>``, nested or with dotted keys.
+        settings: Its settings, as below ``opencqrs.jobs.<name>``, nested or with dotted keys. These have no effect:
+            ``triggers.events``, ``exclusive-with``, ``cancel-grace``, ``processing.engine`` and ``history.keep``.
         database: Where the job writes: a URL, a ``Database`` or a SQLAlchemy engine. By default a new SQLite database
             in memory.
         provide: Objects by the type that jobs take; they replace what containers provide.
@@ -384,4 +388,6 @@ def _rules(job: Job, others: Sequence[Job], settings: Mapping[str, object]) -> d
         defaults = {"opencqrs": {"jobs": {job.name: dict(settings)}}}
         configuration = load(Path(folder), environ={}, defaults=defaults)
         known = configuration.for_code({}, {each.name: each.place for each in others})
+        for warning in known.warnings:
+            _log.warning("%s", warning)
         return {job.name: rule_for(job, others, known)}

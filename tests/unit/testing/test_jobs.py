@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
@@ -611,3 +612,46 @@ def test_a_job_that_is_always_late_may_be_run_again() -> None:
         "manual succeeded",
         "manual succeeded",
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"misfire-grace": "2s"}, "misfire-grace of job other has no effect unless misfire is skip"),
+        ({"queue-size": 3}, "queue-size of job other has no effect unless overlap is queue"),
+        ({"queue-size": 3, "overlap": "queue"}, ""),
+    ],
+)
+def test_settings_without_effect_are_logged_as_by_an_application(
+    settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    JobTest(other, settings=settings)
+    assert [record.getMessage().partition("\n")[0] for record in caplog.records] == [f"[OCQ-126] {said}"] * bool(said)
+
+
+WITHOUT_EFFECT = {
+    "triggers.events.types": ["lent"],
+    "triggers.events.ids": "subject",
+    "exclusive-with": ["wrong"],
+    "overlap": "cancel",
+    "cancel-grace": "0s",
+    "history.keep": "1m",
+}
+
+
+def test_settings_of_what_a_test_does_not_have_are_accepted() -> None:
+    test = JobTest(other, wrong, name="other", settings=WITHOUT_EFFECT).advance(3_600).run()
+    test.advance(3_600).expect_statuses("succeeded")
+
+
+def test_a_job_for_spark_runs_on_the_thread_of_the_test() -> None:
+    def numbers() -> list[int]:
+        return [1, 2]
+
+    @job("spread", input=numbers)
+    def spread(context: JobContext) -> None:
+        threads.append(get_ident())
+
+    threads: list[int] = []
+    JobTest(spread, settings={"processing.engine": "spark", "limit": 1}).run()
+    assert threads == [get_ident()] * 2
