@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -69,13 +70,10 @@ class MemoryInbox:
         """Return the inbox with a due time for each event of a partition, or only the first one of each sequence."""
         sequences = dict(self.sequences)
         for id_, entries in self._of(group, partition).items():
-            sequences[group, id_] = tuple(
-                one._replace(
-                    due_at=_arranged(one, now) if each or not index else None,
-                    expires_at=one.expires_at if expiring else None,
-                )
-                for index, one in enumerate(entries)
-            )
+            those = [one._replace(due_at=_arranged(one, now)) for one in entries]
+            if not each:
+                those = [_waiting(those, now), *(one._replace(due_at=None) for one in those[1:])]
+            sequences[group, id_] = tuple(those if expiring else [one._replace(expires_at=None) for one in those])
         return MemoryInbox(sequences)
 
     def is_stuck(self, group: str, sequence_id: str) -> bool:
@@ -148,6 +146,14 @@ class MemoryInbox:
 
 def _arranged(entry: InboxEntry, now: datetime) -> str | None:
     return in_milliseconds(now) if entry.status.moves and entry.due_at is None else entry.due_at
+
+
+def _waiting(entries: Sequence[InboxEntry], now: datetime) -> InboxEntry:
+    """Return the first event of a sequence, which waits as long as any that has failed and is not due yet."""
+    first, *others = entries
+    failed = (one.due_at for one in others if one.status is InboxStatus.RETRYING)
+    waits = [at for at in (first.due_at, *failed) if at is not None and at > in_milliseconds(now)]
+    return first._replace(due_at=max(waits)) if first.status.moves and waits else first
 
 
 def _take_out(sequences: _Sequences, done: tuple[InboxEntry, ...]) -> None:

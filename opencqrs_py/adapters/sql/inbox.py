@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from operator import itemgetter
@@ -193,24 +193,37 @@ class SqlInbox:
         if not expiring:
             lasting = update(self._table).where(mine & columns.expires_ms.is_not(None)).values(expires_ms=null())
             connection.execute(lasting)
-        untimed = columns.status.in_(_MOVING) & columns.due_ms.is_(None)
         if each:
-            connection.execute(update(self._table).where(mine & untimed).values(due_ms=milliseconds(now)))
-            return
+            untimed = mine & columns.status.in_(_MOVING) & columns.due_ms.is_(None)
+            connection.execute(update(self._table).where(untimed).values(due_ms=milliseconds(now)))
+        else:
+            self._arrange_firsts(connection, group, mine, milliseconds(now))
+
+    def _arrange_firsts(self, connection: Connection, group: str, mine: ColumnElement[bool], now_ms: int) -> None:
+        """Give only the first event of each sequence a due time; it waits as long as any that failed would have."""
+        columns = self._table.c
         key = (columns.sequence_hash, columns.sequence_id)
         lowest = select(*key, func.min(columns.position)).where(mine).group_by(*key)
         firsts = {(row[0], row[1]): row[2] for row in connection.execute(lowest)}
-        having = select(*key, columns.position).where(mine & columns.due_ms.is_not(None))
-        timed = {((row[0], row[1]), row[2]) for row in connection.execute(having)}
+        having = select(*key, columns.position, columns.due_ms, columns.status).where(
+            mine & columns.due_ms.is_not(None)
+        )
+        timed = {((row[0], row[1]), row[2]): (row[3], row[4]) for row in connection.execute(having)}
         late = sorted((key[0], position) for key, position in timed if position > firsts[key])
+        this = (columns.group_name == group) & (columns.sequence_hash == bindparam("hash"))
+        this &= columns.position == bindparam("at")
+        moving = columns.status.in_(_MOVING)
+        if waits := _waits_for_later(timed, firsts, now_ms):
+            sooner = this & moving & (columns.due_ms.is_(None) | (columns.due_ms < bindparam("due")))
+            longer = update(self._table).where(sooner).values(due_ms=bindparam("due"))
+            connection.execute(longer, [{"hash": key[0], "at": firsts[key], "due": due} for key, due in waits])
         if late:
-            this = (columns.sequence_hash == bindparam("hash")) & (columns.position == bindparam("at"))
-            those = update(self._table).where((columns.group_name == group) & this).values(due_ms=null())
+            those = update(self._table).where(this).values(due_ms=null())
             connection.execute(those, [{"hash": hash_, "at": position} for hash_, position in late])
         first = sorted(row for row in firsts.items() if row not in timed)
         for part in _in_parts(first):
-            waiting = self._at(group, part) & untimed
-            connection.execute(update(self._table).where(waiting).values(due_ms=milliseconds(now)))
+            waiting = self._at(group, part) & moving & columns.due_ms.is_(None)
+            connection.execute(update(self._table).where(waiting).values(due_ms=now_ms))
 
     def is_stuck(self, connection: Connection, group: str, sequence_id: str) -> bool:
         """Return whether an event of a sequence waits for a person."""
@@ -514,6 +527,17 @@ def _places_of(entries: Sequence[InboxEntry]) -> Iterator[Sequence[Place]]:
 def _hashes_of(sequences: Iterable[SequenceKey]) -> Iterator[Sequence[int]]:
     """Yield the hashes of sequences, each once, as many as one statement may name."""
     return _in_parts(list(dict.fromkeys(hash_ for hash_, _ in sequences)))
+
+
+def _waits_for_later(
+    timed: Mapping[tuple[SequenceKey, int], tuple[int, str]], firsts: Mapping[SequenceKey, int], now_ms: int
+) -> list[tuple[SequenceKey, int]]:
+    """Return until when sequences wait for events after their first ones that have failed and are not due yet."""
+    waits = dict[SequenceKey, int]()
+    for (key, position), (due_ms, status) in timed.items():
+        if position > firsts[key] and status == InboxStatus.RETRYING.value and due_ms > now_ms:
+            waits[key] = max(due_ms, waits.get(key, 0))
+    return sorted(waits.items())
 
 
 def _owns(partition: Partition, hash_: int) -> bool:

@@ -42,7 +42,8 @@ class Inbox(Protocol):
             group: Processing group.
             partitions: Partitions that this process has claimed.
             now: Due time for events that do not wait for a person and lack a due time that they should have.
-            each: Whether each event has its own due time; else only the first one of each sequence has.
+            each: Whether each event has its own due time; else only the first one of each sequence has, which is not
+                due before any other that has failed and still has a due time after ``now``.
             expiring: Whether events expire; if not, events with an expiry, or expired ones, are tried again.
         """
         ...

@@ -24,7 +24,9 @@ from opencqrs_py.model.partition import hash_of
 from opencqrs_py.processing.ports import ParkingTracker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+EARLIER = NOON - timedelta(minutes=1)
 LATER = NOON + timedelta(minutes=1)
+LATEST = NOON + timedelta(minutes=2)
 WHOLE = Partition(1, 0)
 ODD = "a sequence \0 with \ud800, 'quotes' and ü".encode(errors="replace").decode()
 
@@ -567,6 +569,27 @@ class InboxContract:
         self.take(tracker, replace(cursor, stored=5, position=5), parked(1))
         tracker.arrange("group", [WHOLE], LATER, each=False)
         assert [(position, due) for position, _, due in self.seen(tracker)][:2] == [(2, at(NOON)), (3, None)]
+
+    @pytest.mark.parametrize(
+        ("entries", "first"),
+        [
+            pytest.param((parked(1), parked(2, due=LATEST)), LATEST, id="a later one waits longer"),
+            pytest.param((parked(1, due=LATEST), parked(2)), LATEST, id="the first one waits longest"),
+            pytest.param((entry(1), parked(2), parked(3, due=LATEST)), LATEST, id="the first one is untried"),
+            pytest.param((parked(1, due=EARLIER), parked(2, due=NOON)), EARLIER, id="all are due"),
+            pytest.param((entry(1), entry(2)._replace(due_at=at(LATER))), NOON, id="none has failed"),
+            pytest.param((parked(1, due=None), parked(2)), None, id="a person comes first"),
+            pytest.param((parked(1), parked(2, "books/2", LATEST)), LATER, id="another sequence waits longer"),
+        ],
+    )
+    def test_a_sequence_waits_for_all_of_its_failed_events_once_they_are_tried_in_order(
+        self, tracker: ParkingTracker, cursor: Cursor, entries: tuple[InboxEntry, ...], first: datetime | None
+    ) -> None:
+        self.put(tracker, cursor, *entries, each=True)
+        for _ in range(2):
+            tracker.arrange("group", [WHOLE], NOON, each=False)
+            found = [one.due_at for one in tracker.entries("group", selection=InboxSelection("books/1"))]
+            assert found == [first and at(first), *[None] * (len(found) - 1)]
 
     def test_an_expired_event_counts_as_due(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1, due=None)._replace(expires_at=at(NOON)), parked(2, "books/2"))
