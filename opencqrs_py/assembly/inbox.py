@@ -383,6 +383,11 @@ class InboxControl:
     def _matches(self, which: InboxFilter, entry: InboxEntry) -> bool:
         return which.matches(_as_of(entry, self._now()))
 
+    def _seen(self, step: InboxStep) -> InboxStep:
+        """Return a step with what its event waits for now, before and after it; a change needs the stored status."""
+        now = self._now()
+        return replace(step, before=_as_of(step.before, now), after=step.after and _as_of(step.after, now))
+
     def _is_over(self, entry: InboxEntry) -> bool:
         return entry.status_at(self._now()) is InboxStatus.EXPIRED
 
@@ -418,7 +423,7 @@ class InboxControl:
             done = self._change_sequence(name, tracker, entries, command, dry_run=dry_run)
             if done is None:
                 raise _contested(name, entries[0].sequence_id, len(steps))
-            steps += done
+            steps += map(self._seen, done)
         if not steps:  # which may be so since processors or other people have changed them just now
             found = Counter(entry.status.value for entry in self.entries(which))
             fits = command.fits or ("still to be tried" if found.keys() == {InboxStatus.EXPIRED.value} else "")
@@ -448,7 +453,7 @@ class InboxControl:
             change = replace(change, remainders=(Remainder(steps[0].before.sequence_id, at_once),))
         if not tracker.change(group, change, skips):
             return False
-        for entry in (step.before for step in steps):
+        for entry in (self._seen(step).before for step in steps):
             place = f"position {entry.position}, sequence {entry.sequence_id!r}, group {group}"
             _log.info("event %s at %s, was %s: %s by %s", entry.event_id, place, entry.status, command.done, by)
         return True

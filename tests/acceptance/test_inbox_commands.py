@@ -241,11 +241,12 @@ def test_purge_removes_expired_events_of_a_scheduled_group(parking):
         "to remove it:             opencqrs inbox purge --group late-fines --event 2",
         "to leave it unhandled:    opencqrs inbox skip --group late-fines --event 2 --reason TEXT",
     ]
-    gone = "[late-fines /books/isbn-2] event 2 at position 2, retrying"
+    gone = "[late-fines /books/isbn-2] event 2 at position 2, expired"
+    assert said(parking, "set-attempts", "1", "--event", "2", "--dry-run")[0].startswith(f"{gone}: attempts used up ")
     assert said(parking, "purge", "--event", "2", "--dry-run") == [f"{gone}: would be removed"]
     assert said(parking, "purge", "--event", "2") == [f"{gone}: removed"]
     (purged,) = parking.opencqrs("inbox", "purge", "--all", "--format", "json").json["changed"]
-    assert (purged["position"], purged["was"], purged["status"]) == (3, "retrying", "removed")
+    assert (purged["position"], purged["was"], purged["status"]) == (3, "expired", "removed")
     assert [row["event_id"] for row in parking.opencqrs("inbox", "list", "--format", "json").json] == ["4"]
     assert parking.opencqrs("events", "skipped", "--format", "json").json == []
 

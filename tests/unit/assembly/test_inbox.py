@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -445,6 +446,29 @@ def test_each_change_is_logged_with_who_made_it(inbox, monkeypatch, caplog):
         "event id-1 at position 1, sequence 'b', group loans, was retrying: paused by ada@desk",
         "event id-3 at position 3, sequence 'a', group loans, was exhausted: skipped (a test) by ada@desk",
     ]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("change", "status", "logged"),
+    [
+        (InboxControl.purge, None, "removed, as it had expired"),
+        (partial(InboxControl.skip, reason="a test"), None, "skipped (a test)"),
+        (partial(InboxControl.set_attempts, attempts=2), InboxStatus.EXPIRED, "set to 2 attempts used up"),
+    ],
+    ids=["purge", "skip", "set-attempts"],
+)
+@pytest.mark.parametrize("stored", [FAILING, FAILING.paused()], ids=["retrying", "paused"])
+def test_a_change_of_an_expired_event_reports_that_it_had_expired(
+    inbox_of, stored, change, status, logged, dry_run, caplog
+):
+    inbox = inbox_of(filled(InMemoryProgressTracker(), stored._replace(expires_at=NOW)))
+    caplog.set_level(logging.INFO, "opencqrs.inbox")
+    (step,) = change(inbox, which=ALL, dry_run=dry_run)
+    assert step.before.status is InboxStatus.EXPIRED
+    assert step.after is None if status is None else step.after.status is status
+    was = f"event id-1 at position 1, sequence 'b', group loans, was expired: {logged} by "
+    assert [message.partition(" by ")[0] + " by " for message in caplog.messages] == [was] * (not dry_run)
 
 
 def test_a_change_applies_to_the_event_as_a_processor_left_it(inbox_of):
