@@ -32,6 +32,7 @@ __all__ = [
     "HandlerTimeoutError",
     "InboxChangedError",
     "InboxError",
+    "InboxFullError",
     "JobCancelledError",
     "JobError",
     "LayoutChangedError",
@@ -235,6 +236,23 @@ class CheckpointError(ExplainedError):
 
 class InboxError(ExplainedError):
     """An event cannot wait in the inbox, or a requested change of it is impossible. Nothing is lost."""
+
+
+class InboxFullError(InboxError):
+    """More events or sequences would wait in the inbox than allowed (OCQ-601).
+
+    Args:
+        code: As for any explained error, like the next three.
+        what: What is wrong.
+        where: The group, and the first event for which there is no room.
+        fix: What to do about it.
+        position: Position of that event.
+    """
+
+    def __init__(self, code: str, what: str, where: str = "", fix: str = "", position: int = 0) -> None:
+        super().__init__(code, what, where, fix)
+        self.args = (code, what, where, fix, position)
+        self.position = position
 
 
 class JobCancelledError(OpenCqrsError):

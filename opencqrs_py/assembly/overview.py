@@ -347,8 +347,8 @@ def _line_of(error: BaseException) -> str:
 
 def _without_mark(status: PartitionStatus) -> PartitionStatus:
     """Return a status without the failed event if that is only being handled."""
-    failed = status.failure is None or status.failure.has_failed
-    return status if failed else replace(status, failure=None)
+    blocked = status.failure is None or status.failure.blocks
+    return status if blocked else replace(status, failure=None)
 
 
 def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:

@@ -166,8 +166,12 @@ def _handled(cursor: Cursor) -> list[tuple[Partition, int]]:
 
 
 def _failure(partition: Partition, before: Sequence[Cursor], position: int, log: Log) -> FailureRecord | None:
-    """Return the failure that holds the partition up. Of several the first one in the log is kept."""
-    failures = (one.failure for one in before if one.failure is not None and one.failure.position > position)
+    """Return the failure that holds the partition up. Of several the first one in the log is kept.
+
+    An event that was not tried has none to keep, and its sequence may be what cannot be determined.
+    """
+    known = (one.failure for one in before if one.failure is not None and one.failure.has_failed)
+    failures = (one for one in known if one.position > position)
     for failure in sorted(failures, key=lambda one: one.position):
         hashes = log.hashes_at(failure.position)
         if hashes is None or any(one % partition.modulus == partition.residue for one in hashes):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.json_text import read_json
-from opencqrs_py.model.naming import in_one_line
+from opencqrs_py.model.naming import event_label
 from opencqrs_py.model.times import moment_of
 
 NOT_UTF_8 = "not UTF-8: "
@@ -118,4 +118,4 @@ class Event(_Columns):
     @property
     def label(self) -> str:
         """How messages name the event."""
-        return in_one_line(f"event {self.id} at position {self.position} ({self.type}, {self.subject})")
+        return event_label(self.id, self.position, self.type, self.subject)

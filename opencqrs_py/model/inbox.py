@@ -9,10 +9,10 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
-from opencqrs_py.errors import InboxError
+from opencqrs_py.errors import InboxFullError
 from opencqrs_py.model.choices import Choice
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.naming import counted, in_one_line, storable
+from opencqrs_py.model.naming import counted, event_label, in_one_line, storable
 from opencqrs_py.model.partition import hash_of
 from opencqrs_py.model.times import in_milliseconds
 
@@ -117,6 +117,11 @@ class InboxEntry(NamedTuple):
     def is_of(self, event: Event) -> bool:
         """Return whether an event is this one, by id and source as databases store them."""
         return (storable(event.id), storable(event.source)) == (storable(self.event_id), storable(self.event_source))
+
+    @property
+    def label(self) -> str:
+        """How messages name the event."""
+        return event_label(self.event_id, self.position, self.event_type, self.subject)
 
     @property
     def reason(self) -> str:
@@ -301,7 +306,7 @@ def unwanted_in(
     return [each for each in entries if not wants(events[each.position].type)]
 
 
-def too_long(entry: InboxEntry, most: int) -> InboxError:
+def too_long(entry: InboxEntry, most: int) -> InboxFullError:
     """Return the error for too many waiting events of a sequence."""
     return _full(
         entry,
@@ -310,12 +315,12 @@ def too_long(entry: InboxEntry, most: int) -> InboxError:
     )
 
 
-def too_many(entry: InboxEntry, most: int) -> InboxError:
+def too_many(entry: InboxEntry, most: int) -> InboxFullError:
     """Return the error for too many waiting sequences of a group."""
     return _full(entry, f"the group has {counted(most, 'sequence')} waiting", "park.max-sequences")
 
 
-def _full(entry: InboxEntry, what: str, setting: str) -> InboxError:
+def _full(entry: InboxEntry, what: str, setting: str) -> InboxFullError:
     where = f"group '{entry.group}', event {in_one_line(entry.event_id)} at position {entry.position}"
     fix = f"see opencqrs inbox list --group {entry.group}; retry or skip these events, or increase {setting}"
-    return InboxError("OCQ-601", f"the inbox is full: {what}", where, fix)
+    return InboxFullError("OCQ-601", f"the inbox is full: {what}", where, fix, entry.position)

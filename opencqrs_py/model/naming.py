@@ -71,6 +71,11 @@ def in_one_line(text: str) -> str:
     return visible(text)
 
 
+def event_label(event_id: str, position: int, event_type: str, subject: str) -> str:
+    """Return how messages name an event."""
+    return in_one_line(f"event {event_id} at position {position} ({event_type}, {subject})")
+
+
 def visible(text: str, kept: str = "") -> str:
     """Return a text with characters that cannot be printed as escapes, except those that are kept."""
     if text.isprintable():

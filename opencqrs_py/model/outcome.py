@@ -37,6 +37,7 @@ class Failure:
         event_type: CloudEvents ``type`` of the event in hand.
         advice: Place and fix of an explained error, as lines; empty for others.
         held: Whether nothing is tried again until the partition is restarted.
+        untried: Whether the partition stops before the event, which no handler got: it uses no attempt.
     """
 
     origin: Origin
@@ -51,6 +52,7 @@ class Failure:
     event_type: str = ""
     advice: str = ""
     held: bool = False
+    untried: bool = False
 
     @property
     def summary(self) -> str:

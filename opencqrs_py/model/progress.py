@@ -48,10 +48,11 @@ class FailureRecord:
         position: Position of the event that failed.
         event_id: CloudEvents ``id`` of the event.
         event_type: CloudEvents ``type`` of the event.
-        attempts: Attempts that ended with an error; 0 if the event is only being handled, or only processes have ended.
+        attempts: Attempts that ended with an error; 0 if the event is only being handled, only processes have ended,
+            or the partition stops before the event.
         retries: Waits of the back-off so far, at least 0; fewer than the attempts after errors that are not retried.
         first_error: The first attempt's error, one line.
-        last_error: The last attempt's error, one line.
+        last_error: The last attempt's error, or why the partition stops before the event; one line.
         first_failed_at: ISO 8601 time of the first failure.
         next_attempt_at: ISO 8601 time before which the event is not tried again; ``None``: at the next start.
         crashes: How many processes have crashed while they handled the event.
@@ -74,6 +75,11 @@ class FailureRecord:
     def has_failed(self) -> bool:
         """Whether the event has failed or ended a process, and is not merely marked as being handled."""
         return self.attempts > 0 or self.crashes > 0
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the event keeps its partition from moving on: it has failed, or cannot be tried."""
+        return self.has_failed or (self.last_error != "" and not self.in_hand)
 
 
 @dataclass(frozen=True, slots=True)

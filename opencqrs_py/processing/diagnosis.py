@@ -16,6 +16,7 @@ from opencqrs_py.errors import (
     UnavailableError,
 )
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.exceptions import (
     failure_of,
@@ -51,6 +52,17 @@ class Diagnosis:
         """Return an error as a failure, which arose at ``otherwise`` unless the error itself shows its origin."""
         origin = self._origin(error, otherwise)
         return self._described(error, origin, None if origin in (Origin.OUTAGE, Origin.FENCED) else in_hand)
+
+    def failure_before(self, error: BaseException, event: Event | InboxEntry) -> Failure:
+        """Return the failure of a partition that stops before an event, which no handler got."""
+        failure = replace(self.failure(error, Origin.FRAMEWORK), event=label_text(lambda: event.label))
+        if failure.origin in (Origin.OUTAGE, Origin.FENCED):
+            return failure
+        if isinstance(event, InboxEntry):
+            failure = replace(failure, event_id=event.event_id, event_type=event.event_type)
+        else:
+            failure = replace(failure, event_id=_id_of(event), event_type=event.type)
+        return replace(failure, position=event.position, untried=True)
 
     def failure_to_read(self, error: BaseException) -> Failure:
         """Return the failure to read an event, with file and line, if any."""

@@ -11,6 +11,7 @@ from opencqrs_py.errors import (
     HandlerCrashError,
     InboxChangedError,
     InboxError,
+    InboxFullError,
 )
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING, Chunk
@@ -28,7 +29,7 @@ from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.claims import Claim
 from opencqrs_py.processing.diagnosis import Diagnosis
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.exceptions import label_text, raise_interrupt
+from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
 from opencqrs_py.processing.handler_calls import HandlerCalls, note_circumstances
 from opencqrs_py.processing.inbox.batches import ScheduleRule
@@ -317,8 +318,7 @@ class PartitionProcessor:
             if self._inbox is not None and waits:
                 events, upto, behind = self._inbox.parted(page, events, upto, cursor)
         except UnsequencedError as failed:
-            failure, event = self._failure(failed.error, Origin.FRAMEWORK), failed.event
-            return Outcome(cursor, failure=replace(failure, event=label_text(lambda: event.label)))
+            return Outcome(cursor, failure=self._diagnosis.failure_before(failed.error, failed.event))
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
             return Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
@@ -408,7 +408,7 @@ class PartitionProcessor:
             return self._commit(cursor, without_handling(portion.upto, portion.behind), skip)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._failure_to_store(portion, error))
 
     def _handle(self, cursor: Cursor, portion: Portion, *, pipelined: bool = True) -> Outcome:
         pipelining = self._pipelining if pipelined else None
@@ -442,6 +442,8 @@ class PartitionProcessor:
         """Return the outcome of an error that names no event."""
         if type(error) is NotOpenedError and isinstance(error.error, InboxChangedError):
             return Outcome(unseen(cursor), changed=True)
+        if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
+            return Outcome(cursor, failure=self._failure_to_store(portion, error))
         failure = self._failure(error, Origin.HANDLER, portion.chunk[0])
         if len(portion.chunk) == 1 or failure.origin is not Origin.HANDLER:
             return Outcome(cursor, failure=failure)
@@ -514,10 +516,12 @@ class PartitionProcessor:
             return Outcome(cursor, failure=self._failure(no_inbox(self.group, portion.chunk[0]), Origin.FRAMEWORK))
         try:
             entry = self._inbox.entry(page, portion.chunk[0], how, cursor, cursor.failure)
-            moved = self._commit(cursor, without_handling(portion.upto, (*portion.behind, entry)))
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+        moved = self._without_handling(cursor, without_handling(portion.upto, (*portion.behind, entry)))
+        if moved.failure is not None:
+            return moved
         return replace(moved, cursor=with_sequence(moved.cursor, entry.sequence_id))
 
     def _skip(self, cursor: Cursor, event: Event) -> Skip:
@@ -544,6 +548,15 @@ class PartitionProcessor:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
         return outcome if found is None else Outcome(found, handled=outcome.handled, missed=outcome.missed)
+
+    def _failure_to_store(self, portion: Portion, error: BaseException) -> Failure:
+        """Return the failure of a portion of which nothing was stored, with the event that does not fit the inbox."""
+        cause = error.error if type(error) is NotOpenedError else error
+        if isinstance(cause, InboxFullError):
+            for entry in portion.behind:
+                if entry.position == cause.position:
+                    return self._diagnosis.failure_before(cause, entry)
+        return self._failure(error, Origin.FRAMEWORK)
 
     def _failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
         if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)

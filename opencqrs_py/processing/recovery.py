@@ -61,7 +61,7 @@ def action_for(
             return Action.WAIT
         case Origin.CHECKPOINT:
             return Action.CLAIM
-        case Origin.EVENT if failure.position is not None:
+        case Origin.EVENT if failure.position is not None and not failure.untried:
             return _GIVING_UP[on_undecodable]
         case Origin.EVENT | Origin.FRAMEWORK:
             return Action.STOP

@@ -297,9 +297,9 @@ class SupervisedPartition:
         action = self._action_for(failure, exhausted=wait is None)
         again = failure.position is not None and self.cursor.failing == failure.position
         self._attempt = (self.cursor.attempt if again else 1) if failure.position is not None else 0
-        if action is Action.HOLD:
-            self._attempt = 0  # no handler was called
         notice_wait = self._enter(action, failure, wait or 0.0)
+        if action is Action.HOLD or failure.untried:
+            self._attempt = 0  # no handler was called
         self._due = self._clock.monotonic() + notice_wait
         advises = advises and action is Action.WAIT
         return Notice(self.group, self.partition, action, failure, self._attempt, notice_wait, advises=advises)
@@ -310,6 +310,8 @@ class SupervisedPartition:
             return self._record
         now = self._clock.now()
         before = self._known(failure)
+        if failure.untried:
+            return self._untried_record(failure, failure.position, now)
         if before is not None and failure.held:
             return replace(before, first_error=before.first_error or str(failure), last_error=str(failure))
         return FailureRecord(
@@ -323,6 +325,16 @@ class SupervisedPartition:
             first_failed_at=before.first_failed_at if before else in_milliseconds(now),
             next_attempt_at=None if wait is None else in_milliseconds(now + timedelta(seconds=wait)),
         )
+
+    def _untried_record(self, failure: Failure, position: int, now: datetime) -> FailureRecord:
+        """Return the record of an event that was not tried: its attempts stay, as does another that has failed."""
+        known = self._record
+        if known is not None and known.position != position and known.has_failed:
+            return known
+        if known is None or known.position != position:
+            since = in_milliseconds(now)
+            known = FailureRecord(position, failure.event_id, failure.event_type, 0, 0, "", "", since)
+        return replace(known, last_error=str(failure))
 
     def _known(self, failure: Failure) -> FailureRecord | None:
         """Return the record of earlier failures of the same event, ``None`` if there is none."""
@@ -364,8 +376,8 @@ class SupervisedPartition:
             case Action.STOP:
                 self.state = ProcessorState.FAILED
                 self._record = self._new_record(failure, None)
-                if failure.position is not None:
-                    attempt, position = max(1, self._attempt), failure.position
+                if self._record is not None and self._record.position == failure.position:
+                    attempt, position = max(1, self._attempt), self._record.position
                     self.cursor = replace(self.cursor, failing=position, attempt=attempt, failure=self._record)
                 self._failure_waits = self._failure_waits or FAILURE_BACK_OFF.waits()
                 return next(self._failure_waits)

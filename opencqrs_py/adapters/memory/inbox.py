@@ -115,7 +115,7 @@ class MemoryInbox:
 
         Raises:
             InboxChangedError: If events are not as they were read.
-            InboxError: OCQ-601, if more would wait than may.
+            InboxFullError: OCQ-601, if more would wait than may.
         """
         sequences = dict(self.sequences)
         if change.done:

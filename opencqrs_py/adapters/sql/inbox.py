@@ -308,7 +308,7 @@ class SqlInbox:
 
         Raises:
             InboxChangedError: If events are not as they were read.
-            InboxError: OCQ-601, if more events would wait than allowed.
+            InboxFullError: OCQ-601, if more events would wait than allowed.
         """
         counted = (self._statements.count(connection, group, places) for places in _places_of(change.done))
         if sum(counted) != len(change.done):
@@ -326,7 +326,7 @@ class SqlInbox:
 
         Raises:
             InboxChangedError: If events are not as they were read.
-            InboxError: OCQ-601, if more events would wait than allowed.
+            InboxFullError: OCQ-601, if more events would wait than allowed.
         """
         if change.done:
             self._take_out(connection, group, change.done)
@@ -432,16 +432,17 @@ class SqlInbox:
             sizes = self._sizes(connection, group, set(keys))
         elif not change.each:
             sizes = dict.fromkeys(self._waiting(connection, group, set(keys)), 1)
-        rows, new = [], 0
+        rows, new = [], list[InboxEntry]()
         for entry, sequence in zip(change.added, keys, strict=True):
-            new += sequence not in sizes
+            if sequence not in sizes:
+                new.append(entry)
             size = sizes[sequence] = sizes.get(sequence, 0) + 1
             if change.most_of_sequence is not None and size > change.most_of_sequence:
                 raise too_long(entry, change.most_of_sequence)
             rows.append(row_of(entry, sequence, first=change.each or size == 1))
         most = change.most_sequences
-        if new and most is not None and self._sequences(connection, group) + new > most:
-            raise too_many(change.added[-1], most)
+        if new and most is not None and (room := max(0, most - self._sequences(connection, group))) < len(new):
+            raise too_many(new[room], most)
         return rows
 
     def _sizes(self, connection: Connection, group: str, sequences: Iterable[SequenceKey]) -> dict[SequenceKey, int]:

@@ -187,7 +187,7 @@ class ParkingTracker(ProgressTracker, Inbox, Protocol):
 
         Raises:
             InboxChangedError: On entering, if the entries have been changed since they were read.
-            InboxError: On entering, OCQ-601, if too many sequences, or too many events of one, would wait.
+            InboxFullError: On entering, OCQ-601, if too many sequences, or too many events of one, would wait.
             FencedError, TransactionEndedError, ValueError: As for any tracker.
         """
         ...
@@ -203,7 +203,7 @@ class SavingTracker(ParkingTracker, Protocol):
         """Open a unit of work that moves progress from ``cursor.stored`` to ``to``, or as ``conclude`` says.
 
         Raises:
-            InboxError: On leaving, OCQ-601, if too many sequences, or too many events of one, would wait.
+            InboxFullError: On leaving, OCQ-601, if too many sequences, or too many events of one, would wait.
             FencedError, TransactionEndedError, ValueError: As for any unit.
         """
         ...

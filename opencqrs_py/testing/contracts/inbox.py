@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opencqrs_py.errors import FencedError, InboxChangedError, InboxError
+from opencqrs_py.errors import FencedError, InboxChangedError, InboxFullError
 from opencqrs_py.model import Cursor, Partition, Skip, layout
 from opencqrs_py.model.inbox import (
     FailedAttempt,
@@ -490,16 +490,19 @@ class InboxContract:
 
     def test_events_beyond_the_limit_of_a_sequence_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         cursor = self.put(tracker, cursor, parked(1), entry(2))
-        full = replace(brought_in(entry(3)), most_of_sequence=2)
-        with pytest.raises(InboxError, match=r"OCQ-601.*2 events"):
-            tracker.unit("group", cursor, 3, change=full).__enter__()
+        full = replace(brought_in(entry(3), entry(4)), most_of_sequence=2)
+        with pytest.raises(InboxFullError, match=r"OCQ-601.*2 events") as caught:
+            tracker.unit("group", cursor, 4, change=full).__enter__()
+        assert caught.value.position == 3
         assert [one.position for one in tracker.entries("group")] == [1, 2]
 
     def test_sequences_beyond_the_limit_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         cursor = self.put(tracker, cursor, parked(1), parked(2, "books/2"))
-        full = replace(brought_in(entry(3), entry(4, "books/3")), most_sequences=2)
-        with pytest.raises(InboxError, match=r"OCQ-601.*2 sequences"):
-            tracker.unit("group", cursor, 4, change=full).__enter__()
+        added = (entry(3), entry(4, "books/3"), entry(5, "books/4"), entry(6, "books/3"))
+        full = replace(brought_in(*added), most_sequences=2)
+        with pytest.raises(InboxFullError, match=r"OCQ-601.*2 sequences") as caught:
+            tracker.unit("group", cursor, 6, change=full).__enter__()
+        assert caught.value.position == 4
         self.put(tracker, cursor, *full.added[:1])
         assert [status.position for status in tracker.statuses()] == [3]
 

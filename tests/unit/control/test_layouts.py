@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +106,17 @@ def test_a_failure_of_unknown_sequence_moves_to_all_partitions():
     cursor = Cursor(p("0/1"), 1, 5, 5).resuming(failure(6))
     carried = carried_over({p("0/1"): cursor}, ps("0/2 1/2"), NO_LOG)
     assert [each.failure and each.failure.position for each in carried.values()] == [6, 6]
+
+
+def test_an_event_that_was_not_tried_has_no_failure_to_move():
+    untried = replace(failure(6), attempts=0, retries=0, first_error="")
+    cursor = Cursor(p("0/1"), 1, 5, 5).resuming(untried)
+
+    def unknown(_: int) -> list[int]:
+        raise LookupError("no sequence")
+
+    carried = carried_over({p("0/1"): cursor}, ps("0/2 1/2"), Log(unknown))
+    assert [each.failure for each in carried.values()] == [None, None]
 
 
 def test_the_earlier_of_two_failures_is_kept():

@@ -748,8 +748,9 @@ def test_a_resolver_that_raises_is_a_framework_error_with_its_own_frames(group: 
     group.add("/a")
     cursor, _ = group.claim(2)
     outcome = group.processor(100, cursor.partition).step(cursor)
-    assert summary(outcome) == (0, 0, 0, Origin.FRAMEWORK, None)
+    assert summary(outcome) == (0, 0, 0, Origin.FRAMEWORK, 1)
     assert outcome.failure is not None
+    assert (outcome.failure.event_id, outcome.failure.event_type, outcome.failure.untried) == ("1", "lent", True)
     assert outcome.failure.event == "event 1 at position 1 (lent, /a)"
     assert "in resolve" in outcome.failure.traceback
 
@@ -766,7 +767,7 @@ def test_events_before_one_without_sequence_are_handled_first(group: Group) -> N
     outcomes = list(steps(group.processor(100, cursor.partition), cursor, 2))
     assert [summary(outcome) for outcome in outcomes] == [
         (3, 2, 0, None, None),
-        (3, 0, 0, Origin.FRAMEWORK, None),
+        (3, 0, 0, Origin.FRAMEWORK, 4),
     ]
     assert group.rows == ["1", "3"]
     outcomes = list(steps(group.processor(100, other.partition), other, 2))
@@ -779,8 +780,9 @@ def test_an_event_without_the_field_that_gives_its_sequence_is_named(group: Grou
     group.add("/a")
     cursor, _ = group.claim(2)
     outcome = group.processor(100, cursor.partition).step(cursor)
-    assert summary(outcome) == (0, 0, 0, Origin.EVENT, None)
+    assert summary(outcome) == (0, 0, 0, Origin.EVENT, 1)
     assert outcome.failure is not None
+    assert outcome.failure.untried
     assert outcome.failure.summary == (
         "[OCQ-214] EventFormatError: the event has no data field 'reader', which determines its sequence"
         " - event 1 at position 1 (lent, /a)"

@@ -38,10 +38,16 @@ class Supervised:
     """A supervised partition with a clock that is advanced by hand."""
 
     def __init__(
-        self, back_off: BackOff | None = None, on_exhausted: OnExhausted = OnExhausted.SKIP, cursor: Cursor = START
+        self,
+        back_off: BackOff | None = None,
+        on_exhausted: OnExhausted = OnExhausted.SKIP,
+        cursor: Cursor = START,
+        on_undecodable: OnExhausted = OnExhausted.STOP,
     ) -> None:
         self.clock = FakeClock(datetime(2026, 1, 1, tzinfo=UTC))
-        self.partition = SupervisedPartition("books", cursor, back_off or FixedBackOff(2, 3), on_exhausted, self.clock)
+        self.partition = SupervisedPartition(
+            "books", cursor, back_off or FixedBackOff(2, 3), on_exhausted, self.clock, on_undecodable
+        )
 
     def fails(self, *failures: Failure, to: int | None = None) -> list[tuple[Action | None, float]]:
         """Let steps fail in turn, each when it is due; return actions and waits."""
@@ -313,6 +319,49 @@ def test_steps_of_the_inbox_are_counted_but_only_a_step_of_the_log_ends_its_fail
     assert supervised.partition.state is FAILED
     assert supervised.partition.wait() == 0
     assert supervised.fails(FRAMEWORK) == [(Action.STOP, 60)]
+
+
+UNTRIED = replace(FRAMEWORK, position=11, event="event 11", event_id="e", event_type="t", untried=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "attempts", "first_error"),
+    [
+        pytest.param([], UNTRIED, 0, "", id="no attempt before"),
+        pytest.param([], replace(UNTRIED, origin=Origin.EVENT), 0, "", id="an undecodable event"),
+        pytest.param([failure()] * 2, UNTRIED, 2, "ValueError: mine", id="two attempts before"),
+        pytest.param([UNTRIED], UNTRIED, 0, "", id="again"),
+    ],
+)
+def test_an_event_before_which_the_partition_stops_is_recorded_but_uses_no_attempt(
+    before: Sequence[Failure], given: Failure, attempts: int, first_error: str
+) -> None:
+    supervised = Supervised(on_undecodable=OnExhausted.SKIP)
+    supervised.fails(*before)
+    stopped = replace(given, message="unknown sequence")
+    ((action, _),) = supervised.fails(stopped)
+    status = supervised.partition.status()
+    assert (action, status.state, status.attempt) == (Action.STOP, FAILED, 0)
+    assert status.failure is not None
+    assert (status.failure.position, status.failure.attempts) == (11, attempts)
+    assert (status.failure.first_error, status.failure.last_error) == (first_error, "ValueError: unknown sequence")
+    assert status.failure.blocks
+    assert supervised.partition.cursor.attempt == attempts + 1
+    supervised.fails(failure())
+    assert supervised.partition.status().attempt == attempts + 1
+    record = supervised.partition.record
+    assert record is not None
+    assert (record.attempts, record.first_error) == (attempts + 1, "ValueError: mine")
+
+
+def test_the_attempts_of_a_later_event_are_kept_while_the_partition_stops_before_an_earlier_one() -> None:
+    supervised = Supervised()
+    supervised.fails(failure(position=12))
+    supervised.fails(UNTRIED)
+    assert supervised.partition.record is not None
+    assert (supervised.partition.record.position, supervised.partition.record.attempts) == (12, 1)
+    assert (supervised.partition.cursor.failing, supervised.partition.cursor.attempt) == (12, 2)
+    assert supervised.partition.status().error == "ValueError: mine - event 11"
 
 
 @pytest.mark.parametrize(("failed", "in_inbox"), [(OUTAGE, False), (OUTAGE, True), (FRAMEWORK, True)])

@@ -41,7 +41,13 @@ def test_a_task_is_serialised_as_one_line_and_read_back():
 
 def test_a_result_with_a_traceback_is_serialised_as_one_line_and_read_back():
     failure = Failure(
-        Origin.HANDLER, permanent=False, error="ValueError", message="a\nb ü", traceback="x\n  y", position=10
+        Origin.HANDLER,
+        permanent=False,
+        error="ValueError",
+        message="a\nb ü",
+        traceback="x\n  y",
+        position=10,
+        untried=True,
     )
     skip = Skip("g", CURSOR.partition, 9, "9", "s", "/ü", "lent", 3, "a\nb", "2026-01-01T00:00:00+00:00")
     result = TaskResult((Outcome(CURSOR, handled=5, skips=(skip,), idle=True, failure=failure),))

@@ -354,8 +354,11 @@ def test_a_full_inbox_stops_the_partition_without_losing_events() -> None:
     world.errors = {1: NO}
     world.drain()
     (status,) = world.tracker.statuses()
-    assert status.state.value == "failed"
-    assert "OCQ-601" in status.error
+    assert (status.state.value, status.attempt) == ("failed", 0)
+    assert status.error.endswith("'/a' has 2 events waiting - event id 3 at position 3 (lent, /a)")
+    assert status.failure is not None
+    assert (status.failure.position, status.failure.event_id, status.failure.attempts) == (3, "id 3", 0)
+    assert "OCQ-601" in status.failure.last_error
     assert world.waiting == {1: "retrying"}
     world.errors = {}
     world.pass_time(31)
@@ -481,7 +484,10 @@ def test_events_before_one_that_does_not_fit_the_inbox_are_committed(*, at_once:
     world.drain()
     (status,) = world.tracker.statuses()
     assert (status.state.value, status.position) == ("failed", 2)
-    assert "OCQ-601" in status.error
+    assert status.error.endswith("1 sequence waiting - event id 3 at position 3 (lent, /c)")
+    assert status.failure is not None
+    assert (status.failure.position, status.failure.attempts) == (3, 1)
+    assert (status.failure.first_error, "OCQ-601" in status.failure.last_error) == ("ValueError: no", True)
     assert world.positions == [2]
     assert world.waiting == {1: "retrying"}
 
