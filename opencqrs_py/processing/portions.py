@@ -81,6 +81,12 @@ class Portion:
         chunk = self.chunk[:index] if index else NOTHING
         return Portion(chunk, entry.position, (*behind, entry), page=self.page)
 
+    def up_to(self, position: int) -> Portion:
+        """Return the portion of the log up to a position; it may have nothing to handle or to put into the inbox."""
+        count = sum(1 for index in range(len(self.chunk)) if self.chunk.position(index) <= position)
+        behind = tuple(one for one in self.behind if one.position <= position)
+        return Portion(self.chunk[:count] if count else NOTHING, position, behind, page=self.page)
+
     def _remainders(self, count: int) -> tuple[Remainder, ...]:
         """Return what remains of sequences after some first events."""
         if not self.waiting:

@@ -408,7 +408,7 @@ class PartitionProcessor:
             return self._commit(cursor, without_handling(portion.upto, portion.behind), skip)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure_to_store(portion, error))
+            return self._not_opened(cursor, replace(portion, chunk=NOTHING), error)
 
     def _handle(self, cursor: Cursor, portion: Portion, *, pipelined: bool = True) -> Outcome:
         pipelining = self._pipelining if pipelined else None
@@ -443,7 +443,7 @@ class PartitionProcessor:
         if type(error) is NotOpenedError and isinstance(error.error, InboxChangedError):
             return Outcome(unseen(cursor), changed=True)
         if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
-            return Outcome(cursor, failure=self._failure_to_store(portion, error))
+            return self._not_opened(cursor, portion, error)
         failure = self._failure(error, Origin.HANDLER, portion.chunk[0])
         if len(portion.chunk) == 1 or failure.origin is not Origin.HANDLER:
             return Outcome(cursor, failure=failure)
@@ -549,14 +549,23 @@ class PartitionProcessor:
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
         return outcome if found is None else Outcome(found, handled=outcome.handled, missed=outcome.missed)
 
-    def _failure_to_store(self, portion: Portion, error: BaseException) -> Failure:
-        """Return the failure of a portion of which nothing was stored, with the event that does not fit the inbox."""
-        cause = error.error if type(error) is NotOpenedError else error
-        if isinstance(cause, InboxFullError):
-            for entry in portion.behind:
-                if entry.position == cause.position:
-                    return self._diagnosis.failure_before(cause, entry)
-        return self._failure(error, Origin.FRAMEWORK)
+    def _not_opened(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
+        """Return the outcome of a portion of which nothing was stored.
+
+        If an event does not fit the inbox, what comes before it is committed, and the outcome names it. One that has
+        just failed has its failure recorded first.
+        """
+        full = error.error if type(error) is NotOpenedError else error
+        places = (one for one in portion.behind if isinstance(full, InboxFullError) and one.position == full.position)
+        if (entry := next(places, None)) is None:
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+        failure, before = self._diagnosis.failure_before(full, entry), portion.up_to(entry.position - 1)
+        just_failed = entry.attempts > 0 and cursor.failing != entry.position
+        if just_failed or not (before.chunk or before.behind):
+            return Outcome(cursor, failure=failure)
+        done = self._handle(cursor, before) if before.chunk else self._without_handling(cursor, before)
+        stops = done.failure is not None or done.changed or done.cursor.position < before.upto
+        return done if stops else replace(done, failure=failure)
 
     def _failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
         if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)

@@ -359,7 +359,7 @@ def test_a_full_inbox_stops_the_partition_without_losing_events() -> None:
     assert status.failure is not None
     assert (status.failure.position, status.failure.event_id, status.failure.attempts) == (3, "id 3", 0)
     assert "OCQ-601" in status.failure.last_error
-    assert world.waiting == {1: "retrying"}
+    assert world.waiting == {1: "retrying", 2: "pending"}
     world.errors = {}
     world.pass_time(31)
     assert world.positions == [1, 2, 3, 4]
@@ -490,6 +490,28 @@ def test_events_before_one_that_does_not_fit_the_inbox_are_committed(*, at_once:
     assert (status.failure.first_error, "OCQ-601" in status.failure.last_error) == ("ValueError: no", True)
     assert world.positions == [2]
     assert world.waiting == {1: "retrying"}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_events_before_a_waiting_one_that_does_not_fit_the_inbox_are_committed(
+    *, at_once: bool, together: bool, batch_size: int
+) -> None:
+    shape = {"at_once": at_once, "together": together, "batch_size": batch_size}
+    world = World(["/a", "/a", "/b", "/a", "/c"], rule=replace(RULE, most_of_sequence=2), **shape)
+    world.errors = {1: NO}
+    world.drain()
+    (status,) = world.tracker.statuses()
+    assert (status.state.value, status.position) == ("failed", 3)
+    assert status.failure is not None
+    assert (status.failure.position, status.failure.attempts) == (4, 0)
+    assert world.positions == [3]
+    assert world.waiting == {1: "retrying", 2: "pending"}
+    world.errors = {}
+    for _ in range(3):
+        world.pass_time(60)
+    assert (sorted(world.positions), world.waiting) == ([1, 2, 3, 4, 5], {})
 
 
 def test_an_event_that_fails_only_on_the_retry_of_its_chunk_is_parked_before_the_later_one() -> None:
