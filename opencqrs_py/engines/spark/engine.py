@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf, log2
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
 from typing import TypeVar
 
 from pyspark import SparkContext
@@ -224,6 +224,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         if not any(map(_is_stuck_here, tasks)):
             for group in self._groups.values():
                 self._let_go(group, tuple(group.drivers))
+        if self._thread.ident is not None and self._thread is not current_thread():
+            self._thread.join(max(0.0, until - time.monotonic()))  # it may be reading from a database
         stop_all(self._watchers.values(), until - time.monotonic())
         self._sessions.close(max(0.0, until - time.monotonic()))
 

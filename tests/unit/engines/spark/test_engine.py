@@ -10,6 +10,7 @@ from math import inf
 from queue import Queue
 from threading import Condition, Thread
 from threading import Event as Signal
+from threading import enumerate as enumerate_threads
 from types import SimpleNamespace
 
 import pytest
@@ -168,6 +169,14 @@ def wait_for_tasks(engine: Engine) -> None:
         time.sleep(0.01)
 
 
+def wait_for_threads() -> None:
+    """Wait until no thread of an engine works, which would open the database again after it was closed."""
+    until = time.monotonic() + SECONDS
+    while {each.name for each in enumerate_threads()} & {"opencqrs-g", "opencqrs-coordinator"}:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
     """An engine of which no run of a task waits long for another run, which does not exist here."""
@@ -175,6 +184,7 @@ def engine(tmp_path, monkeypatch):
     made = Engine(tmp_path)
     yield made
     made.engine.stop(patience=0)
+    wait_for_threads()
     made.database.close()
 
 
