@@ -87,7 +87,7 @@ def event_handling(
         group: Name of the processing group, or a member of an enum whose value is the name. It may be omitted on a
             method: the class names it.
         types: Patterns of event types (``*`` any text, ``?`` any character), for handlers without an event class. On a
-            class they apply to its methods that have neither.
+            class they apply, for its group, to methods that have neither.
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
             ``None``: as its class or a parent says for the group.
         events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the

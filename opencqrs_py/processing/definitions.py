@@ -140,22 +140,50 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
         raise _undecorated(definition, "@event_handling", "EventHandlerDefinition")
     owner = getattr(definition, "__self__", None)
     cls, place = owner if isinstance(owner, type) else type(owner), place_of(definition)
+    groups = [] if all(mark.group for mark in marks) else _groups_of_class(cls, place)
     return [
-        Handler(completed(mark, group, cls), definition, place, participant=_participant_of(definition, group))
-        for mark in marks
-        for group in ([mark.group] if mark.group else _groups_of_class(cls, place))
+        Handler(mark, definition, place, participant=_participant_of(definition, mark.group))
+        for mark in completed_marks(marks, groups, cls, place)
     ]
 
 
 def _groups_of_class(cls: type, place: str) -> list[str]:
     """Return the groups to which a method belongs through its class."""
+    check_groups(_marks_on(cls), place_of(cls))
     groups = [mark.group for mark in _marks_on(cls) if mark.group] or checkpointed_groups(cls)
     if not groups:
         raise without_group(cls, place, 'write @event_handling("catalog")')
     return groups
 
 
-def completed(mark: HandlerMark, group: str, cls: type) -> HandlerMark:
+def check_groups(marks: Sequence[HandlerMark], place: str) -> None:
+    """Refuse two decorations of a class for one group: its methods would be called twice."""
+    check_twice([replace(mark, types=()) for mark in marks], place)
+
+
+def check_twice(marks: Iterable[HandlerMark], place: str) -> None:
+    """Refuse two equal decorations: each event would be handled twice."""
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for mark in marks:
+        if (said := (canonical(mark.group), mark.types or mark.class_types)) in seen:
+            group = f" for group '{mark.group}'" if mark.group else ""
+            what = f"the handler is decorated twice{group}: it would handle each event twice"
+            raise HandlerSignatureError("OCQ-209", what, place, "remove one @event_handling")
+        seen.add(said)
+
+
+def completed_marks(marks: Iterable[HandlerMark], groups: Sequence[str], cls: type, place: str) -> list[HandlerMark]:
+    """Return the marks of a method, one for each group, completed by its class.
+
+    Raises:
+        HandlerSignatureError: OCQ-209, if two of them are equal.
+    """
+    found = [_completed(mark, group, cls) for mark in marks for group in ([mark.group] if mark.group else groups)]
+    check_twice(found, place)
+    return found
+
+
+def _completed(mark: HandlerMark, group: str, cls: type) -> HandlerMark:
     """Return the mark of a method for a group, with what its class says where the method says nothing.
 
     What is above a class applies to the group that it names, or to all groups if it names none. What is above its

@@ -38,7 +38,9 @@ from opencqrs_py.model.job import Job, JobMark
 from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.checkpoints.participants import checkpointed_groups, participant_of
 from opencqrs_py.processing.definitions import (
-    completed,
+    check_groups,
+    check_twice,
+    completed_marks,
     interceptors_on,
     order_of,
     place_of,
@@ -187,7 +189,7 @@ def _declared(members: Iterable[Member], instances: _Instances) -> Iterator[Decl
 
 def _of_function(member: Member, marks: Sequence[HandlerMark]) -> Iterator[DeclaredHandler]:
     place = place_of(member.value)
-    _check_twice(marks, place)
+    check_twice(marks, place)
     for mark in marks:
         if not mark.group:
             raise without_group(object, place, 'write @event_handling("catalog")')
@@ -198,7 +200,7 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
     cls = member.value
     own_marks = marks_of(cls, Declaration.HANDLER)
     of_checkpoints = checkpointed_groups(cls)
-    _check_twice(own_marks, place_of(cls))
+    check_groups(own_marks, place_of(cls))
     methods = [method for method in methods_of(cls) if not counted & {id(mark) for mark in method.marks}]
     if not methods:
         if own_marks:
@@ -211,29 +213,15 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
         return
     if inspect.isabstract(cls):
         return
-    groups = [mark.group for mark in own_marks] or of_checkpoints or [""]
+    groups = [mark.group for mark in own_marks if mark.group] or of_checkpoints
     for number, method in enumerate(methods):
-        _check_twice(method.marks, method.place)
-        for mark in method.marks:
-            for group in [mark.group] if mark.group else groups:
-                if not group:
-                    fix = 'write @event_handling("catalog") above the class or the method'
-                    raise without_group(cls, method.place, fix)
-                reference = f"{member.reference}.{method.name}#{number}"
-                known = completed(mark, group, cls)
-                made = partial(instances.handler, known, method, cls, reference)
-                yield DeclaredHandler(known, method.place, reference, inner_function(method.held), made, cls)
-
-
-def _check_twice(marks: Sequence[HandlerMark], place: str) -> None:
-    """Refuse two equal decorations: each event would be handled twice."""
-    seen: set[tuple[str, tuple[str, ...]]] = set()
-    for mark in marks:
-        if (said := (canonical(mark.group), mark.types)) in seen:
-            group = f" for group '{mark.group}'" if mark.group else ""
-            what = f"the handler is decorated twice{group}: it would handle each event twice"
-            raise HandlerSignatureError("OCQ-209", what, place, "remove one @event_handling")
-        seen.add(said)
+        if not groups and not all(mark.group for mark in method.marks):
+            fix = 'write @event_handling("catalog") above the class or the method'
+            raise without_group(cls, method.place, fix)
+        reference = f"{member.reference}.{method.name}#{number}"
+        for mark in completed_marks(method.marks, groups, cls, method.place):
+            made = partial(instances.handler, mark, method, cls, reference)
+            yield DeclaredHandler(mark, method.place, reference, inner_function(method.held), made, cls)
 
 
 def _check_methods(cls: type) -> None:

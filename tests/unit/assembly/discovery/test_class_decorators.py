@@ -9,6 +9,7 @@ import pytest
 
 from opencqrs_py.assembly.discovery.discovery import discover
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.definitions import in_order
@@ -147,6 +148,7 @@ TYPES = [
     (written(PATTERNS + '\n@event_handling("other", types=["o.*"])'), "Mail", {"mail": OF_CLASS, "other": ("o.*",)}),
     (written('@event_handling(types=["library.*"])', '("mail")'), "Mail", {"mail": OF_CLASS}),
     (written(PATTERNS) + '@event_handling("mail")' + CHILD, "Letters", {"mail": OF_CLASS}),
+    (written('@event_handling("mail")\n@event_handling(types=["library.*"])'), "Mail", {"mail": OF_CLASS}),
     (written(PATTERNS) + '@event_handling("mail", types=["*"])' + CHILD, "Letters", {"mail": ("*",)}),
     (written(PATTERNS).replace("raw: Event", "data: dict"), "Mail", {"mail": OF_CLASS}),
     (written(PATTERNS).replace("raw: Event", ""), "Mail", {"mail": OF_CLASS}),
@@ -170,3 +172,27 @@ def test_other_types_above_a_class_make_other_handlers(make_module: Any) -> None
         "library.*",
         "",
     ]
+
+
+@pytest.mark.parametrize("handlers", [discovered, given_by_hand])
+@pytest.mark.parametrize(
+    "source",
+    [
+        written(PATTERNS + '\n@event_handling("mail", types=["own"])'),
+        written(PATTERNS + '\n@event_handling("MAIL")'),
+        written(PATTERNS, '\n    @event_handling("mail")'),
+        written(PATTERNS, '\n    @event_handling("Mail", types=["library.*"])'),
+        written("", '("mail")\n    @event_handling("mail")'),
+    ],
+)
+def test_methods_that_would_be_called_twice_are_refused(make_module: Any, handlers: Any, source: str) -> None:
+    with pytest.raises(HandlerSignatureError, match=r"(?i)decorated twice for group 'mail'") as caught:
+        handlers(make_module(HEAD + source), "Mail")
+    assert caught.value.code == "OCQ-209"
+
+
+@pytest.mark.parametrize("handlers", [discovered, given_by_hand])
+def test_a_method_may_have_other_types_than_its_class_as_well(make_module: Any, handlers: Any) -> None:
+    source = written(PATTERNS, '\n    @event_handling("mail", types=["own"])')
+    bound = [bind(each, ContainerInjector()) for each in handlers(make_module(HEAD + source), "Mail")]
+    assert sorted(each.handler.mark.types for each in bound) == [OF_CLASS, ("own",)]
