@@ -652,6 +652,21 @@ def test_a_dead_jvm_or_a_stopped_session_ends_the_engine(engine, error):
         check_until_it_raises()
 
 
+def test_a_stop_waits_for_the_coordinator_which_may_be_reading_from_a_database(engine, monkeypatch):
+    looking, free, closed = Signal(), Signal(), Signal()
+    order: list[bool] = []
+    monkeypatch.setattr(engine.engine, "_look_at_inboxes", lambda: (looking.set(), free.wait(SECONDS)))
+    monkeypatch.setattr(engine.sessions, "close", lambda _patience: (order.append(free.is_set()), closed.set()))
+    engine.start()
+    assert looking.wait(SECONDS)
+    stopping = Thread(target=engine.engine.stop, args=(SECONDS,))
+    stopping.start()
+    assert not closed.wait(0.2)
+    free.set()
+    stopping.join(SECONDS)
+    assert order == [True]
+
+
 @pytest.mark.parametrize("end", ["stop", "release"])
 def test_tasks_asked_to_end_before_their_first_chunk_handle_nothing(engine, tmp_path, monkeypatch, end):
     permits, begun, go = [], [Signal(), Signal()], Signal()
