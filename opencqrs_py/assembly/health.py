@@ -288,7 +288,8 @@ def _recovery(standing: Standing, status: PartitionStatus) -> str:
     """Return what to do about a partition that has failed."""
     if standing.led:
         return f"fix its cause, then opencqrs groups restart {_place(standing)}"
-    if status.failure is not None and status.failure.crashes >= MOST_CRASHES:  # no start tries it again
+    failed = status.failed_event
+    if failed is not None and failed.crashes >= MOST_CRASHES:  # no start tries it again
         return "fix its handler, then release the event as OCQ-236 says"
     return "fix its cause; the next attempt is after a pause, or at the next start of its process"
 
@@ -298,7 +299,7 @@ def _place(standing: Standing) -> str:
 
 
 def _error(status: PartitionStatus) -> str:
-    failure = status.failure
+    failure = status.failed_event
     if failure is None:
         return f": {status.error}" if status.error else ""
     event = in_one_line(f"event {failure.event_id} ({failure.event_type}) at position {failure.position}")

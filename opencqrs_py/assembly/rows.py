@@ -114,7 +114,7 @@ def _age(moment: str | None) -> float | None:
 
 
 def _last_error(status: PartitionStatus) -> dict[str, str | None] | None:
-    failure = status.failure
+    failure = status.failed_event
     if failure is not None:
         return {"event_id": failure.event_id, "event_type": failure.event_type, "message": failure.last_error}
     return {"event_id": None, "event_type": None, "message": status.error} if status.error else None

@@ -227,7 +227,7 @@ class PartitionStatus:
         next_attempt_at: ISO 8601 time of the next attempt, or ``None``.
         updated_at: ISO 8601 time at which its progress was last stored, or its participants last handled events, or it
             was claimed or reset; ``None`` if that is not known.
-        failure: The failure that blocks the partition, or ``None``.
+        failure: The failure of the event that was last tried in vain, or ``None``. The last error may be another one.
         skipped: Events that were skipped since the group began.
         parked: How many events wait in the inbox, by what they wait for.
         wanted: Whether the partition is to be ``started``, ``stopped``, or ``paused`` by a command.
@@ -263,6 +263,14 @@ class PartitionStatus:
     def farthest(self) -> int:
         """Up to which position events count as handled, as of a ``Cursor``."""
         return _farthest(self.position, self.replay, self.ahead)
+
+    @property
+    def failed_event(self) -> FailureRecord | None:
+        """The failure, if the last error is that of its event: not an outage, say, or an earlier event's."""
+        if self.failure is None or not self.error:
+            return self.failure
+        known, error = self.failure.last_error, self.error  # which may name the event, too, and both may be cut
+        return self.failure if error.startswith(known) or known.startswith(error) else None
 
 
 def _farthest(position: int, *beyond: Replay | Ahead | None) -> int:

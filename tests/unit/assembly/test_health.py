@@ -16,8 +16,8 @@ CRASHED = replace(FAILURE, attempts=0, crashes=3, last_error="[OCQ-236] it ended
 NEVER_RUN = Standing("loans", HALF, wanted=True, led=True, status=None, head=10)
 
 
-def standing(state=ProcessorState.RUNNING, position=10, *, waited=0.0, owner="web1:7", failure=None, **said):
-    status = PartitionStatus("loans", HALF, position, state, owner=owner, failure=failure)
+def standing(state=ProcessorState.RUNNING, position=10, *, waited=0.0, owner="web1:7", failure=None, error="", **said):
+    status = PartitionStatus("loans", HALF, position, state, owner=owner, failure=failure, error=error)
     known = {"wanted": True, "led": True, "head": 10, "owner": owner, **said}
     return Standing("loans", HALF, status=status, waited=lambda: waited, **known)
 
@@ -60,6 +60,18 @@ def test_a_healthy_partition_has_no_finding(well):
             Problem.FAILED,
             "[loans 1/2] failed at event e8 (lent) at position 8 on attempt 3: ValueError: no: "
             "fix its cause, then opencqrs groups restart loans:1/2",
+        ),
+        (
+            standing(ProcessorState.FAILED, 6, failure=FAILURE, error="[OCQ-601] the inbox is full - event e7"),
+            Problem.FAILED,
+            "[loans 1/2] failed: [OCQ-601] the inbox is full - event e7: "
+            "fix its cause, then opencqrs groups restart loans:1/2",
+        ),
+        (
+            standing(ProcessorState.FAILED, 6, owner="", led=False, failure=CRASHED, error="[OCQ-316] another log"),
+            Problem.FAILED,
+            "[loans 1/2] failed: [OCQ-316] another log: "
+            "fix its cause; the next attempt is after a pause, or at the next start of its process",
         ),
         (
             standing(position=12),  # beyond the newest event: it is another log

@@ -30,7 +30,7 @@ from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import FailureRecord, PartitionStatus, ProcessorState
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 
 
@@ -228,6 +228,19 @@ def test_events_that_wait_for_a_checkpoint_do_not_count_as_unhandled(handled, st
     checkpoint = CheckpointStatus("deferred", handled, handled)
     status = PartitionStatus("archive", Partition(1, 0), 0, state, updated_at=since, checkpoint=checkpoint)
     assert Waiting(status, EffectiveGroup("archive"), source, now, 60.0)() == waited
+
+
+@pytest.mark.parametrize(
+    ("error", "event_id", "message"),
+    [("", "e8", "ValueError: no"), ("[OCQ-601] full - event e7", None, "[OCQ-601] full - event e7")],
+)
+def test_the_last_error_names_the_failed_event_only_if_it_is_its_own(error, event_id, message):
+    failure = FailureRecord(8, "e8", "lent", 3, 2, "first", "ValueError: no", "2026-01-05T09:00:00+00:00")
+    status = PartitionStatus("loans", Partition(1, 0), 6, ProcessorState.FAILED, error=error, failure=failure)
+    (row,) = group_rows([GroupStatus("loans", 9, (status,))])
+    shown = row["partitions"][0]
+    assert (shown["last_error"]["event_id"], shown["last_error"]["message"]) == (event_id, message)
+    assert shown["failure"]["event_id"] == "e8"
 
 
 def test_an_age_is_never_negative_even_if_a_clock_is_ahead():

@@ -6,7 +6,7 @@ import pytest
 
 from opencqrs_py.errors import OtherLogError
 from opencqrs_py.model import Cursor, Partition
-from opencqrs_py.model.progress import LogMark, check_mark
+from opencqrs_py.model.progress import FailureRecord, LogMark, PartitionStatus, ProcessorState, check_mark
 
 CURSOR = Cursor(Partition(2, 1), epoch=7, stored=10, position=15)
 
@@ -54,3 +54,18 @@ def test_the_message_on_a_missing_event_names_the_end_of_a_log_that_is_too_short
     with pytest.raises(OtherLogError) as caught:
         check_mark(7, mark.text, lambda: head, lambda _position: None, "here")
     assert caught.value.what.endswith(f"expected {mark}, but {found}")
+
+
+FAILURE = FailureRecord(8, "e8", "lent", 3, 2, "first", "ValueError: no", "2026-01-05T09:00:00+00:00")
+
+
+@pytest.mark.parametrize("error", ["", "ValueError: no", "ValueError: no - event e8", "ValueE"])
+def test_the_last_error_is_that_of_the_failed_event_even_if_it_names_the_event_or_is_cut(error: str) -> None:
+    status = PartitionStatus("loans", Partition(2, 1), 7, ProcessorState.FAILED, error=error, failure=FAILURE)
+    assert status.failed_event == FAILURE
+
+
+@pytest.mark.parametrize("error", ["[OCQ-601] the inbox is full - event e7", "OperationalError: gone", "KeyError: no"])
+def test_another_error_is_not_that_of_the_event_that_had_failed_before(error: str) -> None:
+    status = PartitionStatus("loans", Partition(2, 1), 6, ProcessorState.FAILED, error=error, failure=FAILURE)
+    assert (status.failed_event, status.failure) == (None, FAILURE)
