@@ -36,6 +36,14 @@ _OWN_CONNECTION = (
 _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.CHECKPOINT, Origin.EVENT, Origin.HANDLER)
 
 
+class NotOpenedError(Exception):
+    """The tracker did not open the unit of work; no handler was called."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Diagnosis:
     """Determines where errors of a partition arose, and what is reported about them.
 
@@ -50,6 +58,8 @@ class Diagnosis:
 
     def failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
         """Return an error as a failure, which arose at ``otherwise`` unless the error itself shows its origin."""
+        if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
+            return self.failure(error.error, Origin.FRAMEWORK)
         origin = self._origin(error, otherwise)
         return self._described(error, origin, None if origin in (Origin.OUTAGE, Origin.FENCED) else in_hand)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from opencqrs_py.errors import TransactionEndedError
+from opencqrs_py.errors import InboxChangedError, InboxFullError, TransactionEndedError
 from opencqrs_py.model.chunk import Chunk
-from opencqrs_py.model.outcome import Failure, Origin, Outcome
+from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.progress import Cursor
-from opencqrs_py.processing.diagnosis import Diagnosis
+from opencqrs_py.processing.caution import Caution
+from opencqrs_py.processing.diagnosis import Diagnosis, NotOpenedError
 from opencqrs_py.processing.dispatch import ChunkFailedError
+from opencqrs_py.processing.inbox.parking import PartitionInbox, unseen, with_entry
 from opencqrs_py.processing.portions import Portion
 
 
@@ -19,19 +21,29 @@ class Narrowing:
 
     Args:
         handle: Handles a portion in one transaction with the progress.
-        park_at_once: Parks the event at an index of a portion, if it has no attempt left; else returns ``None``.
+        move: Moves the progress over a portion that no handler gets, and stores what enters the inbox.
         diagnosis: Classifies errors.
+        inbox: Where an event without attempts left is parked; ``None`` if the group has no such inbox.
+        caution: Makes chunks smaller after an event was parked.
+
+    Attributes:
+        parks_first_only: Whether what comes before a parked event is handled in a step of its own.
     """
 
     def __init__(
         self,
         handle: Callable[[Cursor, Portion], Outcome],
-        park_at_once: Callable[[Cursor, Portion, int, Failure], Outcome | None],
+        move: Callable[[Cursor, Portion], Outcome],
         diagnosis: Diagnosis,
+        inbox: PartitionInbox | None,
+        caution: Caution,
     ) -> None:
         self._handle = handle
-        self._park_at_once = park_at_once
+        self._move = move
         self._diagnosis = diagnosis
+        self._inbox = inbox
+        self._caution = caution
+        self.parks_first_only = False
 
     def after_call(self, cursor: Cursor, portion: Portion, failed: ChunkFailedError) -> Outcome:
         """Commit what comes before the event whose handler failed; look for it if it is not known."""
@@ -49,6 +61,54 @@ class Narrowing:
             return self.search(cursor, portion, failed.error)
         before = self._handle(cursor, portion.first(index))
         return before if before.failure is not None or before.changed else replace(before, failure=failure)
+
+    def after_commit(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
+        """Return the outcome of an error that no handler raised; look for its event if it may be that of one."""
+        if type(error) is NotOpenedError:
+            changed = isinstance(error.error, InboxChangedError)
+            return Outcome(unseen(cursor), changed=True) if changed else self.unopened(cursor, portion, error)
+        failure = self._diagnosis.failure(error, Origin.HANDLER, portion.chunk[0])
+        if len(portion.chunk) == 1 or failure.origin is not Origin.HANDLER:
+            return Outcome(cursor, failure=failure)
+        return self.search(cursor, portion, error)
+
+    def unopened(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
+        """Return the outcome of a portion of which nothing was stored.
+
+        If an event does not fit the inbox, what comes before it is committed, and the outcome names it. One that has
+        just failed has its failure recorded first.
+        """
+        full = error.error if type(error) is NotOpenedError else error
+        places = (one for one in portion.behind if isinstance(full, InboxFullError) and one.position == full.position)
+        if (entry := next(places, None)) is None:
+            return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK))
+        failure, before = self._diagnosis.failure_before(full, entry), portion.up_to(entry.position - 1)
+        just_failed = entry.attempts > 0 and cursor.failing != entry.position
+        if just_failed or not (before.chunk or before.behind):
+            return Outcome(cursor, failure=failure)
+        done = self._handle_or_move(cursor, before)
+        stops = done.failure is not None or done.changed or done.cursor.position < before.upto
+        return done if stops else replace(done, failure=failure)
+
+    def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
+        """Park an event that has no attempt left, in the transaction of what comes before it; else ``None``."""
+        if self._inbox is None or (self.parks_first_only and index):
+            return None
+        if (entry := self._inbox.entry_at_once(cursor, portion, index, failure)) is None:
+            return None
+        self._caution.failed()
+        done = self._handle_or_move(cursor, portion.before(index, entry))
+        if done.failure is not None and done.cursor is cursor:
+            if done.failure.origin in (Origin.OUTAGE, Origin.FENCED):  # it may be stored anyway
+                return done
+            return None  # such as a full inbox, or what comes before it fails now
+        if done.failure is not None or done.cursor.stored < entry.position:
+            return done
+        parked = Parked(failure, entry.sequence_id, entry.attempts, None, new=True)
+        return replace(done, cursor=with_entry(done.cursor, entry), parked=(*done.parked, parked))
+
+    def _handle_or_move(self, cursor: Cursor, portion: Portion) -> Outcome:
+        return self._handle(cursor, portion) if portion.chunk else self._move(cursor, portion)
 
     def search(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
         """Find the event that an error belongs to, if the error names none."""

@@ -13,7 +13,7 @@ from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.outcome import Failure, Outcome, Parked
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.binding import Work
-from opencqrs_py.processing.diagnosis import Diagnosis
+from opencqrs_py.processing.diagnosis import Diagnosis, NotOpenedError
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.handler_calls import HandlerCalls
@@ -22,14 +22,6 @@ from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import EventSource, SavingTracker, SavingUnit
 
 SIZE = 50  # events; a savepoint for that many costs little, and so does handling that many again
-
-
-class NotOpenedError(Exception):
-    """The tracker did not open the unit of work; no handler was called."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 class NotUndoneError(Exception):

@@ -9,15 +9,13 @@ from typing import Protocol
 
 from opencqrs_py.errors import (
     HandlerCrashError,
-    InboxChangedError,
     InboxError,
-    InboxFullError,
 )
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import GivenUp, InboxEntry
-from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay
@@ -27,7 +25,7 @@ from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.checkpoints.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.claims import Claim
-from opencqrs_py.processing.diagnosis import Diagnosis
+from opencqrs_py.processing.diagnosis import Diagnosis, NotOpenedError
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
@@ -39,13 +37,12 @@ from opencqrs_py.processing.inbox.parking import (
     freed,
     no_inbox,
     unseen,
-    with_entry,
     with_sequence,
 )
 from opencqrs_py.processing.inbox.scheduled import PartitionBatches
 from opencqrs_py.processing.isolation import OF_PROCESS, one_less_isolated
 from opencqrs_py.processing.narrowing import Narrowing
-from opencqrs_py.processing.pieces import NotOpenedError, NotUndoneError, Pieces
+from opencqrs_py.processing.pieces import NotUndoneError, Pieces
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
 from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import (
@@ -124,7 +121,6 @@ class PartitionProcessor:
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
         self.claim = Claim(group, partition, tracker, feed.source)
         self.calls = HandlerCalls(group, partition, dispatcher, self._replays, self._diagnosis)
-        self._narrowing = Narrowing(self._handle, self._park_at_once, self._diagnosis)
         self._pipelining = parts.pipelining
         self._caution = parts.caution
         self._inbox: PartitionInbox | None = None
@@ -136,6 +132,7 @@ class PartitionProcessor:
             else:
                 find = self._diagnosis.failure_of_handler
                 self._batches = PartitionBatches(*shared, schedule, parts.batch_size, find)
+        self._narrowing = Narrowing(self._handle, self._without_handling, self._diagnosis, self._inbox, self._caution)
         single = not (dispatcher.takes_several or dispatcher.uses_session)
         # How chunks are handled while events are parked now and then; ``None``: as always.
         self._pieces: Pieces | None = None
@@ -180,7 +177,7 @@ class PartitionProcessor:
             return Outcome(self.claim.succeeded(cursor))
         except BaseException as error:
             raise_interrupt(error)
-            return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
+            return _doubtful(Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK)))
 
     def failed_in_inbox(self, cursor: Cursor, failure: Failure, sequence_id: str) -> Outcome:
         """Record the failed attempt of an event of the inbox whose call was abandoned.
@@ -195,7 +192,7 @@ class PartitionProcessor:
             return Outcome(cursor) if inbox is None else inbox.failed(cursor, failure, sequence_id)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK))
 
     def flush(self, cursor: Cursor) -> Outcome:
         """Store progress over events that were not this partition's."""
@@ -205,7 +202,7 @@ class PartitionProcessor:
             return replace(self._commit(cursor, without_handling(cursor.position)), idle=True)
         except BaseException as error:
             raise_interrupt(error)
-            return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
+            return _doubtful(Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK)))
 
     def release(self, cursor: Cursor) -> Outcome | None:
         """Store the progress that is not stored yet, before the partition is released; ``None`` if there is none."""
@@ -264,7 +261,7 @@ class PartitionProcessor:
                 outcome = _without_log(inbox.step(seen)) or self._from_log(seen)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK), without_log=True)
+            return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK), without_log=True)
         return replace(outcome, freed=(*freed(cursor, seen), *outcome.freed))
 
     def _from_batches(self, cursor: Cursor, batches: PartitionBatches) -> Outcome:
@@ -275,7 +272,7 @@ class PartitionProcessor:
             outcome = _without_log(batches.step(cursor))
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK), without_log=True)
+            return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK), without_log=True)
         if outcome is not None:
             return outcome
         done = Outcome(replace(cursor, tick=None))
@@ -297,7 +294,7 @@ class PartitionProcessor:
                 return done
         except BaseException as error:
             raise_interrupt(error)
-            return replace(done, failure=self._failure(error, Origin.FRAMEWORK))
+            return replace(done, failure=self._diagnosis.failure(error, Origin.FRAMEWORK))
         return replace(done, cursor=replace(cursor, replay=None))
 
     def _from_log(self, cursor: Cursor) -> Outcome:
@@ -377,7 +374,7 @@ class PartitionProcessor:
                 self._mark(cursor, portion.chunk[0])
             except BaseException as error:
                 raise_interrupt(error)
-                return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+                return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK))
             return one_less_isolated(cursor, self._handle(cursor, portion))
 
     def _mark(self, cursor: Cursor, event: Event) -> None:
@@ -408,7 +405,7 @@ class PartitionProcessor:
             return self._commit(cursor, without_handling(portion.upto, portion.behind), skip)
         except BaseException as error:
             raise_interrupt(error)
-            return self._not_opened(cursor, replace(portion, chunk=NOTHING), error)
+            return self._narrowing.unopened(cursor, replace(portion, chunk=NOTHING), error)
 
     def _handle(self, cursor: Cursor, portion: Portion, *, pipelined: bool = True) -> Outcome:
         pipelining = self._pipelining if pipelined else None
@@ -439,31 +436,8 @@ class PartitionProcessor:
         return done
 
     def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
-        """Return the outcome of an error that names no event."""
-        if type(error) is NotOpenedError and isinstance(error.error, InboxChangedError):
-            return Outcome(unseen(cursor), changed=True)
-        if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
-            return self._not_opened(cursor, portion, error)
-        failure = self._failure(error, Origin.HANDLER, portion.chunk[0])
-        if len(portion.chunk) == 1 or failure.origin is not Origin.HANDLER:
-            return Outcome(cursor, failure=failure)
-        return self._narrowing.search(cursor, portion, error)
-
-    def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
-        """Park an event that has no attempt left, in the transaction of what comes before it; else ``None``."""
-        if self._inbox is None or (entry := self._inbox.entry_at_once(cursor, portion, index, failure)) is None:
-            return None
-        self._caution.failed()
-        both = portion.before(index, entry)
-        done = self._handle(cursor, both) if both.chunk else self._without_handling(cursor, both)
-        if done.failure is not None and done.cursor is cursor:
-            if done.failure.origin in (Origin.OUTAGE, Origin.FENCED):  # it may be stored anyway
-                return done
-            return None  # such as a full inbox, or what comes before it fails now
-        if done.failure is not None or done.cursor.stored < entry.position:
-            return done
-        parked = Parked(failure, entry.sequence_id, entry.attempts, None, new=True)
-        return replace(done, cursor=with_entry(done.cursor, entry), parked=(*done.parked, parked))
+        """Return the outcome of an error that no handler raised."""
+        return self._narrowing.after_commit(cursor, portion, error)
 
     def _commit(
         self,
@@ -513,12 +487,14 @@ class PartitionProcessor:
     def _park(self, cursor: Cursor, page: Page, portion: Portion, how: GivenUp) -> Outcome:
         """Move the progress past an event, which goes into the inbox."""
         if self._inbox is None:
-            return Outcome(cursor, failure=self._failure(no_inbox(self.group, portion.chunk[0]), Origin.FRAMEWORK))
+            return Outcome(
+                cursor, failure=self._diagnosis.failure(no_inbox(self.group, portion.chunk[0]), Origin.FRAMEWORK)
+            )
         try:
             entry = self._inbox.entry(page, portion.chunk[0], how, cursor, cursor.failure)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK))
         moved = self._without_handling(cursor, without_handling(portion.upto, (*portion.behind, entry)))
         if moved.failure is not None:
             return moved
@@ -546,31 +522,8 @@ class PartitionProcessor:
             found = self.claim.moved_by_others(cursor)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK))
         return outcome if found is None else Outcome(found, handled=outcome.handled, missed=outcome.missed)
-
-    def _not_opened(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
-        """Return the outcome of a portion of which nothing was stored.
-
-        If an event does not fit the inbox, what comes before it is committed, and the outcome names it. One that has
-        just failed has its failure recorded first.
-        """
-        full = error.error if type(error) is NotOpenedError else error
-        places = (one for one in portion.behind if isinstance(full, InboxFullError) and one.position == full.position)
-        if (entry := next(places, None)) is None:
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
-        failure, before = self._diagnosis.failure_before(full, entry), portion.up_to(entry.position - 1)
-        just_failed = entry.attempts > 0 and cursor.failing != entry.position
-        if just_failed or not (before.chunk or before.behind):
-            return Outcome(cursor, failure=failure)
-        done = self._handle(cursor, before) if before.chunk else self._without_handling(cursor, before)
-        stops = done.failure is not None or done.changed or done.cursor.position < before.upto
-        return done if stops else replace(done, failure=failure)
-
-    def _failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
-        if type(error) is NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
-            return self._diagnosis.failure(error.error, Origin.FRAMEWORK)
-        return self._diagnosis.failure(error, otherwise, in_hand)
 
 
 def _alike(replay: Replay, events: Chunk) -> int:

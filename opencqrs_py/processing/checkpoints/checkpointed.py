@@ -54,6 +54,7 @@ class CheckpointedProcessor(PartitionProcessor):
     def __init__(self, partition: Partition, parts: ProcessorParts, checkpointing: Participation) -> None:
         super().__init__(partition, parts)
         self._pieces = None
+        self._narrowing.parks_first_only = checkpointing.deferred
         self._all = checkpointing
         self._claimed: ClaimedPartition | None = None
         self._wake: Callable[[], None] | None = None
@@ -101,7 +102,7 @@ class CheckpointedProcessor(PartitionProcessor):
         except BaseException as error:
             return self._not_confirmed(cursor, error)
         if self._claimed is not None and self._claimed.closed:
-            return Outcome(cursor, failure=self._failure(self.claim.lost(), Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._diagnosis.failure(self.claim.lost(), Origin.FRAMEWORK))
         if self._claimed is None:
             cursor = replace(cursor, position=cursor.stored)  # nothing keeps what was handled after it
             if (refused := self._claim(cursor)) is not None:
@@ -227,7 +228,7 @@ class CheckpointedProcessor(PartitionProcessor):
             stored = super()._commit(cursor, without_handling(to)).cursor
         except BaseException as error:
             raise_interrupt(error)
-            failure = self._failure(error, Origin.FRAMEWORK)
+            failure = self._diagnosis.failure(error, Origin.FRAMEWORK)
             doubtful = replace(cursor, doubtful=failure.origin is Origin.OUTAGE)
             claimed.positions.request(confirmed)  # the participants have flushed, and will not request again
             return Outcome(doubtful, failure=failure, checkpoint=True)
@@ -439,11 +440,6 @@ class CheckpointedProcessor(PartitionProcessor):
         if outcome.failure is not None:
             return outcome
         return self._passed(super()._park(outcome.cursor, page, portion, how))
-
-    @override
-    def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
-        """Handle what comes before the event in a step of its own, where progress is stored on request."""
-        return None if self._all.deferred and index else super()._park_at_once(cursor, portion, index, failure)
 
     @override
     def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
