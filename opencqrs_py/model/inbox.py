@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -276,7 +276,12 @@ NOTHING_PARKED = ParkedSequences()
 
 
 def first_lost(entries: Iterable[InboxEntry], events: Mapping[int, Event]) -> InboxEntry | None:
-    """Return the first entry whose event is no longer in the log: its position has no event, or a different one.
+    """Return the first entry whose event is no longer in the log, see ``lost_from``."""
+    return next(lost_from(entries, events), None)
+
+
+def lost_from(entries: Iterable[InboxEntry], events: Mapping[int, Event]) -> Iterator[InboxEntry]:
+    """Yield the entries whose events are no longer in the log: their positions have no event, or a different one.
 
     Args:
         entries: The entries.
@@ -284,11 +289,9 @@ def first_lost(entries: Iterable[InboxEntry], events: Mapping[int, Event]) -> In
     """
     for entry in entries:
         event = events.get(entry.position)
-        if event is None:
-            return entry
-        if (event.id != entry.event_id or event.source != entry.event_source) and not entry.is_of(event):
-            return entry
-    return None
+        same = event is not None and event.id == entry.event_id and event.source == entry.event_source
+        if event is None or not (same or entry.is_of(event)):
+            yield entry
 
 
 def unwanted_in(

@@ -229,7 +229,7 @@ class PartitionInbox(WaitingEvents):
         """Make an entry wait for a person if its event is no longer in the log, or no handler wants it."""
         after = unwanted(entry, now) if events_of(self.source, (entry,)) else lost(entry, now)
         if self._apply(cursor, changed=((entry, after),)):
-            report_lost(self.partition, after)
+            report_lost(self.partition, [after])
 
     @override
     def _recorded(self, cursor: Cursor, portion: Portion, done: Outcome, marked: InboxEntry | None = None) -> Outcome:

@@ -19,7 +19,7 @@ from opencqrs_py.model.inbox import (
     InboxEntry,
     InboxStatus,
     Remainder,
-    first_lost,
+    lost_from,
     unwanted_in,
 )
 from opencqrs_py.model.naming import MOST_LISTED, in_one_line
@@ -163,8 +163,8 @@ class PartitionBatches(WaitingEvents):
         batches = [one for one in tried if not isinstance(one, Remainder)]
         entered = [entry for batch in batches for entry in batch]
         events = events_at(self.source, [entry.position for entry in entered])
-        if (gone := first_lost(entered, events)) is not None:
-            return self._set_aside(cursor, [gone], lost)
+        if gone := [*lost_from(entered, events)]:
+            return self._set_aside(cursor, gone, lost)
         if odd := unwanted_in(entered, events, self.wants):
             return self._set_aside(cursor, odd, unwanted)
         if postponed and not self._put_off(cursor, postponed):
@@ -426,8 +426,7 @@ class PartitionBatches(WaitingEvents):
         after = [without(entry, now) for entry in entries]
         rest = tuple(one for each in after for one in self._rest_after(each))
         if self._apply(cursor, changed=tuple(zip(entries, map(self._kept, after), strict=True)), remainders=rest):
-            for each in after:
-                report_lost(self.partition, each)
+            report_lost(self.partition, sorted(after, key=lambda entry: entry.position))
         return Outcome(cursor)
 
     def _put_off(self, cursor: Cursor, remainders: Sequence[Remainder]) -> bool:

@@ -571,6 +571,29 @@ def test_an_event_that_is_no_longer_in_the_log_waits_for_a_person(caplog: pytest
     assert world.positions == [2]
 
 
+def test_many_events_that_are_no_longer_in_the_log_are_set_aside_at_once_and_the_first_ones_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World([f"/{number}" for number in range(25)])
+    world.drain()
+    world.store.pick = lambda positions: []  # type: ignore[method-assign]
+    changes: list[int] = []
+    apply = world.tracker.unit
+    world.tracker.unit = lambda *args, **named: (  # type: ignore[method-assign]
+        changes.append(len(named["change"].changed) if named.get("change") else 0),
+        apply(*args, **named),
+    )[1]
+    world.pass_time(10)
+    assert set(world.waiting.values()) == {"undecodable"}
+    assert [count for count in changes if count] == [25]
+    lines = [record.getMessage() for record in caplog.records if "person" in record.getMessage()]
+    assert len(lines) == 11
+    assert "event id 1 of sequence '/0'" in lines[0]
+    assert lines[-1].endswith(
+        "15 more events wait for a person, too: opencqrs inbox list --group group --status undecodable"
+    )
+
+
 @pytest.mark.parametrize("rule", [RULE, ALL])
 @pytest.mark.parametrize("other", [{"id": "id 9"}, {"source": "t"}])
 def test_another_event_at_the_position_of_a_waiting_one_is_not_handled_instead(
