@@ -31,6 +31,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py import bulk
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.bulk import frames as module
+from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.errors import BulkWriteError, UnavailableError
 from opencqrs_py.model import Partition
 from opencqrs_py.processing.staging import CollectedRows, FrameRows, Stage, StagedRows
@@ -424,7 +425,7 @@ def test_tasks_write_texts_with_an_offset_as_their_time_in_utc(tracker: SqlProgr
 def test_a_staging_table_that_cannot_be_created_is_refused_naming_the_missing_privilege(
     tracker: SqlProgressTracker, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(database.dialect), "denies", lambda *_: True)
+    monkeypatch.setattr(type(database.dialect), "fault_of", lambda *_: Fault.DENIED)
     stage = Stage(None, "opencqrs_staged_x", "CREATE TABLE nowhere.x (y INT)", ("isbn",), ("text",), (), "loans")
     with pytest.raises(BulkWriteError, match=r"OCQ-363") as caught:
         tracker.stage(stage, "run", [])

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlProgressTracker
 from opencqrs_py.adapters.sql import control as control_module
 from opencqrs_py.adapters.sql.dialects import sqlite as sqlite_module
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError
 from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable, TaskLoad
 from opencqrs_py.model.partition import layout
 

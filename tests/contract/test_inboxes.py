@@ -15,7 +15,7 @@ from sqlalchemy import delete, inspect, text, update
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseBusyError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.tables import INBOX, PROGRESS
 from opencqrs_py.errors import InboxError

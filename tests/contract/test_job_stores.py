@@ -17,7 +17,7 @@ from sqlalchemy import inspect, text
 
 from opencqrs_py.adapters.memory import InMemoryJobStore, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlJobStore, jobs
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError, DatabaseBusyError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.ports import JobBook

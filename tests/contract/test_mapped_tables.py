@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from opencqrs_py.adapters.sql import Database, MappedEventSource, mapped
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError
 from opencqrs_py.engines.spark.source.columns import Available
 from opencqrs_py.engines.spark.source.ranges import Range
 from opencqrs_py.engines.spark.source.scope import Scope

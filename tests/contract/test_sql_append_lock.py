@@ -16,7 +16,8 @@ from sqlalchemy.event import listens_for
 from sqlalchemy.exc import OperationalError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, reading, tables
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError, Dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.appending import Appended, SubjectIsOnEventId, SubjectIsPristine

@@ -20,7 +20,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from support.cutting import Cutter, session_of
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError, Dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError, TransactionEndedError
 from opencqrs_py.model import layout

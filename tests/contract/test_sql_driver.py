@@ -12,7 +12,7 @@ from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection, layout
 from opencqrs_py.model.progress import Cursor

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database, pool
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseBusyError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError
 from opencqrs_py.adapters.sql.slots import Slots
 from opencqrs_py.adapters.sql.transactions import DatabaseTransactions
 

@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 
 from opencqrs_py.adapters.files import FileEventSource, FileFormat, FileKind, event_line, writer_to, written_whole
 from opencqrs_py.adapters.sql import SqlEventStore
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError
 from opencqrs_py.assembly.application import Application
 from opencqrs_py.cli.events import appends, display, imports, listings
 from opencqrs_py.cli.main import main

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.rebuilding import World, of
 
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseBusyError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError
 from opencqrs_py.adapters.sql.shadows.mariadb import MariaDbShadows
 from opencqrs_py.adapters.sql.shadows.swaps import BusyError, Swap
 from opencqrs_py.errors import RebuildError, WaitTimedOutError

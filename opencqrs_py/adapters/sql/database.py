@@ -25,16 +25,18 @@ from opencqrs_py.adapters.sql.connections import (
     reason_of,
     refused_parameters,
 )
-from opencqrs_py.adapters.sql.dialects.dialect import (
+from opencqrs_py.adapters.sql.dialects.dialect import is_outage
+from opencqrs_py.adapters.sql.dialects.faults import (
     ANOTHER_SERVER,
     FREE_SPACE,
     GRANT,
     REPAIR,
     RESTORE,
+    UNKNOWN_NAMES,
     ConnectionLostError,
     DatabaseAwayError,
     DatabaseBusyError,
-    is_outage,
+    Fault,
     lost_before,
 )
 from opencqrs_py.adapters.sql.pool import MOST_CONNECTIONS, KeepingPool
@@ -543,26 +545,23 @@ class Database(Inherited):
     def _explain(self, error: DBAPIError) -> None:
         """Raise the explained error for an error; return if there is none."""
         self.guard.check()  # to which SQLite may answer with its own error
-        reason = reason_of(error)
-        if self.dialect.is_lock_timeout(error.orig):
+        reason, fault = reason_of(error), self.dialect.fault_of(error)
+        if fault is Fault.LOCK_TIMEOUT:
             what = f"another program has held a lock for too long ({reason})"
             raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
-        if self.dialect.is_cancelled(error.orig):
+        if fault is Fault.CANCELLED:
             what = f"the server has ended a statement of opencqrs ({reason})"
             raise DatabaseAwayError("OCQ-305", what, self.label, _FIX_CANCELLED) from None
         if self.is_outage(error):
-            fix = FREE_SPACE if self.dialect.is_full(error.orig) else "make sure that it is available, and try again"
+            fix = FREE_SPACE if fault is Fault.FULL else "make sure that it is available, and try again"
             what = f"the database no longer answers ({reason})"
             raise DatabaseAwayError("OCQ-304", what, self.label, fix) from None
         what = f"the database cannot be used ({reason})"
-        if self.dialect.misses_table(error.orig):
+        if fault in UNKNOWN_NAMES:
             raise TableMissingError("OCQ-304", what, self.label, RESTORE) from None
-        if self.dialect.is_damaged(error.orig):
-            raise EventStoreError("OCQ-304", what, self.label, REPAIR) from None
-        if self.dialect.denies(error.orig):
-            raise EventStoreError("OCQ-304", what, self.label, GRANT) from None
-        if self.dialect.is_read_only(error.orig):
-            raise EventStoreError("OCQ-304", what, self.label, self.dialect.fix_read_only) from None
+        fixes = {Fault.DAMAGED: REPAIR, Fault.DENIED: GRANT, Fault.READ_ONLY: self.dialect.fix_read_only}
+        if fault is not None and fault in fixes:
+            raise EventStoreError("OCQ-304", what, self.label, fixes[fault]) from None
 
     @property
     def _own_url(self) -> URL | None:
@@ -588,18 +587,17 @@ class Database(Inherited):
 
     def _unreachable(self, error: DBAPIError) -> EventStoreError:
         """Return why no connection can be opened, or no transaction begun."""
-        reason = reason_of(error)
-        another = ANOTHER_SERVER if self.dialect.is_another_kind(error.orig) else ""
+        reason, fault = reason_of(error), self.dialect.fault_of(error)
+        fixes = {Fault.DAMAGED: REPAIR, Fault.FULL: FREE_SPACE, Fault.ANOTHER_KIND: ANOTHER_SERVER}
+        fix = None if fault is None else fixes.get(fault)
         if not self.is_outage(error):
             what = f"the database cannot be used ({reason})"
-            refused = REPAIR if self.dialect.is_damaged(error.orig) else self.dialect.fix_refused
-            return EventStoreError("OCQ-304", what, self.label, another or refused)
-        if self.dialect.is_busy(error.orig):
+            return EventStoreError("OCQ-304", what, self.label, fix or self.dialect.fix_refused)
+        if fault is Fault.BUSY:
             what = f"another process has been writing for too long ({reason})"
             return DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it")
-        fix = FREE_SPACE if self.dialect.is_full(error.orig) else another or self.dialect.fix_to_reach(self._url)
         what = f"the database cannot be reached ({reason})"
-        return DatabaseAwayError("OCQ-304", what, self.label, fix)
+        return DatabaseAwayError("OCQ-304", what, self.label, fix or self.dialect.fix_to_reach(self._url))
 
 
 def _close_all(kept: _KeptConnections) -> None:

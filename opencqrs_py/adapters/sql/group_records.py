@@ -12,6 +12,7 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.adapters.sql.shadows.rebuild_rows import rebuild_of
 from opencqrs_py.adapters.sql.tables import GROUPS, REBUILDS, TableMissingError, prepare
 from opencqrs_py.model.group_record import (
@@ -70,8 +71,7 @@ class SqlGroupRecords:
             try:
                 names = set(connection.execute(select(self._rebuilds.c.group_name)).scalars())
             except DBAPIError as error:
-                dialect = self._database.dialect
-                if dialect.misses_table(error.orig) and not dialect.misses_column(error.orig):
+                if self._database.dialect.fault_of(error) is Fault.NO_TABLE:
                     return []
                 raise  # a table without all of its columns may have had rows
             found = [self.find(connection, name) for name in sorted(names & set(groups))]

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import FetchedRows
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import RESTORE
+from opencqrs_py.adapters.sql.dialects.faults import RESTORE
 from opencqrs_py.adapters.sql.inbox_rows import milliseconds
 from opencqrs_py.adapters.sql.job_rows import (
     RECORD_COLUMNS,

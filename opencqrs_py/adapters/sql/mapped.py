@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError
 from opencqrs_py.adapters.sql.foreign import ForeignTable, Horizon, Writers, doubts, fitted
 from opencqrs_py.adapters.sql.watching import polling
 from opencqrs_py.errors import EventStoreError

@@ -17,7 +17,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.bulk.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.connections import Statement, reason_of
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseAwayError, DatabaseBusyError
+from opencqrs_py.adapters.sql.dialects.faults import UNKNOWN_NAMES, DatabaseAwayError, DatabaseBusyError, Fault
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.layouts import REPARTITIONING, SqlLayouts, changed_meanwhile
@@ -280,8 +280,7 @@ class SqlProgressTracker(
     def _led_away(self, error: Exception) -> str | None:
         """Return why a statement after the handlers did not find one of our tables, all of which existed before."""
         cause = error.orig if isinstance(error, DBAPIError) else error
-        dialect = self._database.dialect
-        if not (dialect.misses_table(cause) or dialect.denies(cause)) or OURS not in str(cause):
+        if self._database.dialect.fault_of(cause) not in {*UNKNOWN_NAMES, Fault.DENIED} or OURS not in str(cause):
             return None
         return reason_of(error) if isinstance(error, DBAPIError) else one_line(error)
 
@@ -577,7 +576,7 @@ class SqlProgressTracker(
         """Return whether a wait for a lock timed out."""
         if isinstance(error, DatabaseBusyError):
             return True
-        return isinstance(error, DBAPIError) and self._database.dialect.is_lock_timeout(error.orig)
+        return isinstance(error, DBAPIError) and self._database.dialect.fault_of(error) is Fault.LOCK_TIMEOUT
 
     def _end_holders(self, group: str, partitions: Sequence[Partition]) -> bool:
         """End the sessions whose open transactions hold the partitions; return whether there was one."""

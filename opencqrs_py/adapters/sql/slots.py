@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from threading import Event as Signal
 from threading import Lock, current_thread, get_ident
 
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseBusyError
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError
 
 _PATIENCE = 60.0  # seconds for which a thread waits for a connection
 _FIX = "increase database.pool-size, or have handlers do slow work outside of their transaction"

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialects.faults import UNKNOWN_NAMES
 from opencqrs_py.adapters.sql.tables import TableMissingError
 from opencqrs_py.model.masking import scrubbed
 
@@ -29,7 +30,7 @@ def rows_in(database: Database, query: Any) -> list[tuple[Any, ...]]:
         try:
             return [tuple(row) for row in _executed(connection, query)]
         except DBAPIError as error:
-            if not database.dialect.misses_table(error.orig):
+            if database.dialect.fault_of(error) not in UNKNOWN_NAMES:
                 raise
             # in the block, or it would be explained as an error of our own statement
             what = f"the query {scrubbed(' '.join(str(query).split()))} cannot be run ({reason_of(error)})"

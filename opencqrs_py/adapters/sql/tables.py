@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.connections import reason_of
+from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.errors import EventStoreError
 
 if TYPE_CHECKING:
@@ -347,7 +348,7 @@ def _create_schema(database: Database, connection: Connection) -> None:
     try:
         connection.exec_driver_sql(statement)
     except DBAPIError as error:
-        if not dialect.denies(error.orig):
+        if dialect.fault_of(error) is not Fault.DENIED:
             raise
         missing = f"the {dialect.schema_word} '{schema}' for our tables is missing"
         what = f"{missing} and cannot be created ({reason_of(error)})"

@@ -23,7 +23,8 @@ from sqlalchemy.orm import Session, SessionTransaction, object_session
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
-from opencqrs_py.adapters.sql.dialects.dialect import ConnectionLostError, Dialect, Values, is_outage, lost_before
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect, Values, is_outage
+from opencqrs_py.adapters.sql.dialects.faults import ConnectionLostError, lost_before
 from opencqrs_py.errors import NonTransientError, OpenCqrsError, TransactionEndedError
 from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.processing.exceptions import one_line

@@ -8,7 +8,8 @@ from threading import Thread
 
 import pytest
 
-from opencqrs_py.adapters.sql.dialects.dialect import DatabaseBusyError, is_outage
+from opencqrs_py.adapters.sql.dialects.dialect import is_outage
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError
 from opencqrs_py.adapters.sql.slots import Slot, Slots
 
 AT_ONCE = 0.0

@@ -40,6 +40,7 @@ from opencqrs_py.adapters.sql.bulk.write import BulkWrite, ColumnValues, TableSh
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialects.dialect import STAGED_BY, Dialect
+from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.errors import BulkWriteError, EventStoreError, UnavailableError
 from opencqrs_py.processing.staging import RecordBatches, Stage, StagedRows
 
@@ -125,7 +126,7 @@ def _create(database: Database, stage: Stage) -> None:
             with database.writing() as connection:
                 connection.exec_driver_sql(stage.definition)
         except DBAPIError as error:
-            if database.dialect.denies(error.orig):
+            if database.dialect.fault_of(error) is Fault.DENIED:
                 what = f"no table can be created for the rows of tasks ({reason_of(error)})"
                 raise BulkWriteError("OCQ-363", what, f"bulk.upsert into {stage.target}", _GRANT) from None
             if not again:

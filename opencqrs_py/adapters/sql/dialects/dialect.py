@@ -8,6 +8,7 @@ package names it in an entry point of the group ``opencqrs.databases``; its name
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -21,6 +22,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from opencqrs_py.adapters.sql.connections import Statement, replace_cut_connections
+from opencqrs_py.adapters.sql.dialects.faults import (
+    URL_SETTINGS,
+    WRITABLE,
+    ConnectionLostError,
+    DatabaseAwayError,
+    DatabaseBusyError,
+    Fault,
+    driver_error,
+)
+from opencqrs_py.adapters.sql.dialects.file_guard import FileGuard
 from opencqrs_py.adapters.sql.pool import KeepingPool
 from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.tables import PROGRESS
@@ -47,96 +58,6 @@ STAGED_BY = "staged_by"  # the column of a stage with the name of the task's run
 Row = tuple[Any, ...]
 Values = tuple[str | int, ...]
 Code = int | str
-
-URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
-RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
-REPAIR = f"it must be an undamaged SQLite file: restore it from a backup, or fix {URL_SETTINGS}"
-FREE_SPACE = "free space on its disk, and try again"
-WRITABLE = f"name a server, and a user, whose transactions may write in {URL_SETTINGS}: a replica may not"
-ANOTHER_SERVER = f"another kind of server answers there: fix scheme, host or port in {URL_SETTINGS}"
-GRANT = f"have an administrator grant the privilege, or name another user in {URL_SETTINGS}"
-
-
-class DatabaseAwayError(EventStoreError):
-    """The database is temporarily unavailable (OCQ-304, OCQ-305, OCQ-315)."""
-
-
-class DatabaseBusyError(DatabaseAwayError):
-    """Another process, or another thread, holds what is needed for too long (OCQ-305)."""
-
-
-class ConnectionLostError(exc.PendingRollbackError):
-    """A statement was to be sent in a transaction whose connection was lost, after a handler caught that error.
-
-    Its class makes SQLAlchemy pass it on unchanged.
-    """
-
-    def __init__(self, said: str = "the connection was lost in an earlier statement, whose error was caught"):
-        super().__init__(said)
-
-
-class FileGuard:
-    """The guard of a database file: it does nothing if the database is a server. See ``SqliteFile``."""
-
-    @property
-    def outlives_connections(self) -> bool:
-        """Whether the database survives when all connections to it are closed."""
-        return True
-
-    def turn(self, patience: float | None = None) -> AbstractContextManager[None]:
-        """Return a block in which no other thread of this process writes, if the database has one writer at a time.
-
-        Args:
-            patience: Seconds to wait for it; ``None``: 60.
-        """
-        return nullcontext()
-
-    @property
-    def has_turn(self) -> bool:
-        """Whether this thread is in such a block."""
-        return False
-
-    def quiet(self) -> AbstractContextManager[None]:
-        """Return a block for a long read, in which no other thread writes if that would slow both down."""
-        return nullcontext()
-
-    identity = ""
-    """What identifies the file that is open; empty if there is none."""
-
-    def require(self, identity: str) -> None:
-        """Raise if the file that is open, or would be opened, is not the one with this ``identity``.
-
-        A claim applies to one file. Without this check a process that starts later would mistake a copy for it. An
-        empty identity matches any file.
-
-        Raises:
-            DatabaseFileGoneError: OCQ-326, if the file is missing.
-            DatabaseFileError: OCQ-326, if another file is there.
-        """
-
-    def follow(self, connection: Connection) -> None:
-        """Remember the file that the first connection has opened."""
-
-    def check(self, connection: Connection | None = None) -> None:
-        """Raise if the file is not in its place.
-
-        With a connection that has read something, the files beside it are checked as well. They stay the same for as
-        long as it is open.
-
-        Raises:
-            DatabaseFileGoneError: OCQ-326, if the file is missing.
-            DatabaseFileError: OCQ-326, if another file is there, or a file beside it is missing or another one; OCQ-353
-                in a fork, if its parent has the file open.
-        """
-
-    def forget(self) -> None:
-        """Forget the file, since all connections are closed."""
-
-    def leave_to_parent(self) -> None:
-        """In a fork: let its threads write, since the parent's threads, which may have been writing, do not exist.
-
-        A file that the parent has open cannot be used there.
-        """
 
 
 class Dialect(ABC):
@@ -186,6 +107,9 @@ class Dialect(ABC):
     wall_ms: ClassVar[str] = now_ms  # the time of day in milliseconds since 1970, while a transaction lasts, too
     # Locks the row of a partition: the table, and the condition.
     row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
+    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it skips rows that others have locked
+    # What is sent to notify other nodes at once of a change in the control tables; empty: not possible.
+    notify_nodes: ClassVar[str] = ""
     # Whether no statement shows an event that was appended after one that it does not show.
     ordered_reads: ClassVar[bool] = False
     row_settings: ClassVar[tuple[str, ...]] = ("row_factory",)  # of a driver's connection: its row factory
@@ -208,18 +132,8 @@ class Dialect(ABC):
     fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have access to it"
     connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
     fix_read_only: ClassVar[str] = WRITABLE
-    fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
-    # Codes of the driver's errors, see ``code_of``, for the methods that tell these errors apart.
-    denied: ClassVar[frozenset[Code]] = frozenset()
-    read_only: ClassVar[frozenset[Code]] = frozenset()
-    missing_column: ClassVar[frozenset[Code]] = frozenset()
-    missing_table: ClassVar[frozenset[Code]] = frozenset()
-    damaged: ClassVar[frozenset[Code]] = frozenset()
-    full: ClassVar[frozenset[Code]] = frozenset()
-    busy: ClassVar[frozenset[Code]] = frozenset()
-    lock_timeout: ClassVar[frozenset[Code]] = frozenset()
-    cancelled: ClassVar[frozenset[Code]] = frozenset()
-    deadlock: ClassVar[frozenset[Code]] = frozenset()
+    faults: ClassVar[Mapping[Code, Fault]] = {}  # what errors of the driver report, by their codes: see ``code_of``
+    fault_texts: ClassVar[Sequence[tuple[str, Fault]]] = ()  # others, by a pattern that is found in their messages
 
     def hash_of(self, column: str, level: int | None) -> str:
         """Return an expression for the number by which the sequence of a subject is assigned, empty if there is none.
@@ -227,10 +141,6 @@ class Dialect(ABC):
         The plain form is ``opencqrs_py.model.partition.hash_of`` of the subject, cut to a level if one is given.
         """
         return ""
-
-    # What is sent to notify other nodes at once of a change in the control tables; empty: not possible.
-    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it skips rows that others have locked
-    notify_nodes: ClassVar[str] = ""
 
     # Connections
 
@@ -308,7 +218,7 @@ class Dialect(ABC):
         what = f"groups cannot be rebuilt beside the live one on {self.name}"
         raise RebuildError("OCQ-630", what, database.label, "empty the tables in @on_reset, and opencqrs groups reset")
 
-    # Errors: each is the driver's own
+    # Errors
 
     @abstractmethod
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
@@ -319,55 +229,19 @@ class Dialect(ABC):
 
     @abstractmethod
     def code_of(self, error: BaseException | None) -> Code | None:
-        """Return the code of a driver's error; ``None``: it has none, or is not of this driver."""
+        """Return the code of a driver's own error; ``None``: it has none, or is not of this driver."""
 
-    def denies(self, error: BaseException | None) -> bool:
-        """Return whether the database's user lacks a privilege."""
-        return self.code_of(error) in self.denied
-
-    def is_read_only(self, error: BaseException | None) -> bool:
-        """Return whether the server, or the user, may not write at all."""
-        return self.code_of(error) in self.read_only
-
-    def is_another_kind(self, error: BaseException | None) -> bool:
-        """Return whether the answering server is a different kind of database."""
-        return False
-
-    def misses_table(self, error: BaseException | None) -> bool:
-        """Return whether a table or column is missing that a statement names."""
-        return self.misses_column(error) or self.code_of(error) in self.missing_table
-
-    def misses_column(self, error: BaseException | None) -> bool:
-        """Return whether a column is missing that a statement names, of a table that exists."""
-        return self.code_of(error) in self.missing_column
-
-    def is_damaged(self, error: BaseException | None) -> bool:
-        """Return whether a driver's error means that the database's file is damaged or not a database."""
-        return self.code_of(error) in self.damaged
-
-    def is_full(self, error: BaseException | None) -> bool:
-        """Return whether there is no space left for the database's file."""
-        return self.code_of(error) in self.full
+    def fault_of(self, error: BaseException | None) -> Fault | None:
+        """Return what an error of the driver, or SQLAlchemy's around it, reports; ``None``: something else."""
+        found = driver_error(error)
+        code = self.code_of(found)
+        if code is not None and code in self.faults:
+            return self.faults[code]
+        return next((fault for text, fault in self.fault_texts if re.search(text, str(found))), None)
 
     def fix_to_reach(self, url: URL) -> str:
         """Return what to do when the database cannot be reached."""
-        return self.fix_unreachable
-
-    def is_busy(self, error: BaseException | None) -> bool:
-        """Return whether another process has held the whole database for too long."""
-        return self.code_of(error) in self.busy
-
-    def is_lock_timeout(self, error: BaseException | None) -> bool:
-        """Return whether a wait for a lock timed out."""
-        return self.code_of(error) in self.lock_timeout
-
-    def is_cancelled(self, error: BaseException | None) -> bool:
-        """Return whether the server has ended a statement because it took too long, or a person cancelled it."""
-        return self.code_of(error) in self.cancelled
-
-    def is_deadlock(self, error: BaseException | None) -> bool:
-        """Return whether the database has ended a transaction because of a deadlock."""
-        return self.code_of(error) in self.deadlock
+        return f"start it, or fix {URL_SETTINGS}"
 
     # Tables
 
@@ -737,11 +611,6 @@ def dialect_named(name: str) -> Dialect | None:
     return _known.get(name)
 
 
-def driver_error(error: BaseException) -> BaseException | None:
-    """Return the driver's error inside SQLAlchemy's."""
-    return error.orig if isinstance(error, DBAPIError) else error
-
-
 def is_outage(error: BaseException) -> bool:
     """Return whether ``error`` means that a database is temporarily unavailable.
 
@@ -756,13 +625,6 @@ def is_outage(error: BaseException) -> bool:
         if found is not None:
             return found
     return cut
-
-
-def lost_before(label: str) -> DatabaseAwayError:
-    """Return the error of a transaction whose connection was lost in a statement whose error a handler caught."""
-    what = "the database no longer answers (a connection was lost, and the error of its statement was caught)"
-    fix = "make sure that it is available; handlers must not catch such errors: nothing of the transaction is stored"
-    return DatabaseAwayError("OCQ-304", what, label, fix)
 
 
 def chunks(rows: Iterable[Row], most_rows: int, most: int, length_of: Callable[[Row], int]) -> Iterator[list[Row]]:

@@ -22,7 +22,8 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.bulk.write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connections, undoing
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import URL_SETTINGS, Dialect, Row, chunks, driver_error, register
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect, Row, chunks, register
+from opencqrs_py.adapters.sql.dialects.faults import URL_SETTINGS, Fault
 from opencqrs_py.adapters.sql.pool import KeepingPool
 from opencqrs_py.adapters.sql.shadows.guards import MariaDbGuard, ShadowGuard
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf
@@ -166,13 +167,16 @@ class MariaDbDialect(Dialect):
     drop_temporary = "DROP TEMPORARY TABLE"
     swaps_in_steps = True
     row_lock = "UPDATE {} SET connection_id = CONNECTION_ID() {}"
-    denied = frozenset({1044, 1142, 1143, 1227, 1370})  # a database, table, column, privilege or routine
-    read_only = frozenset({1290, 1792, 1836})  # the server, by an option; the transaction; the storage
-    missing_column = frozenset({1054})
-    missing_table = frozenset({1146})
-    lock_timeout = frozenset({_LOCK_WAIT_TIMEOUT})
-    cancelled = frozenset({1317, 1969})  # by KILL QUERY, or by max_statement_time
-    deadlock = frozenset({_DEADLOCK})
+    faults = {  # noqa: RUF012 none changes it
+        **dict.fromkeys((1044, 1142, 1143, 1227, 1370), Fault.DENIED),  # a database, table, column, privilege, routine
+        **dict.fromkeys((1290, 1792, 1836), Fault.READ_ONLY),  # the server, by an option; the transaction; the storage
+        **dict.fromkeys((1317, 1969), Fault.CANCELLED),  # by KILL QUERY, or by max_statement_time
+        1054: Fault.NO_COLUMN,
+        1146: Fault.NO_TABLE,
+        _LOCK_WAIT_TIMEOUT: Fault.LOCK_TIMEOUT,
+        _DEADLOCK: Fault.DEADLOCK,
+    }
+    fault_texts = (("Packet sequence number wrong", Fault.ANOTHER_KIND),)
     # ``ordered_reads`` is false: what a statement sees is decided transaction by transaction, while others commit.
 
     @override
@@ -253,16 +257,15 @@ class MariaDbDialect(Dialect):
 
     @override
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
-        number = _number_of(error)
+        number = self.code_of(error)
         return None if number is None else cut or number in _AWAY
 
     @override
-    def is_another_kind(self, error: BaseException | None) -> bool:
-        return "Packet sequence number wrong" in str(error)
-
-    @override
     def code_of(self, error: BaseException | None) -> int | None:
-        return _number_of(error)
+        """Return the number of MariaDB's error, 0 when the connection was closed; ``None`` for errors of others."""
+        if error is None or not type(error).__module__.startswith(_DRIVERS) or not error.args:
+            return None
+        return error.args[0] if isinstance(error.args[0], int) else None
 
     @override
     def adapt(self, table: Table) -> None:
@@ -312,7 +315,7 @@ class MariaDbDialect(Dialect):
 
     @override
     def step_fix(self, error: BaseException | None) -> str:
-        if _number_of(error) not in _DENIES_STEP:
+        if self.code_of(error) not in _DENIES_STEP:
             return ""
         return (
             "have an administrator run GRANT ALL ON the database, and with a binary log "
@@ -342,7 +345,7 @@ class MariaDbDialect(Dialect):
             try:
                 self._lock_version(database, connection, EVENTS, self.patience)
             except DBAPIError as error:
-                if not self.is_lock_timeout(driver_error(error)):
+                if self.fault_of(error) is not Fault.LOCK_TIMEOUT:
                     raise
                 raise self.too_long(database) from None
             connection.exec_driver_sql(f"SET {_LOCKED} = 1")
@@ -422,7 +425,7 @@ class MariaDbDialect(Dialect):
                 answer = send(statement, *arguments)
             except Exception as error:
                 unit.erred = True
-                if _number_of(error) in _ENDS_TRANSACTION:
+                if self.code_of(error) in _ENDS_TRANSACTION:
                     unit.lost = self._begun_again(driver, send) or unit.lost
                 raise
             if ends:
@@ -486,7 +489,7 @@ class MariaDbDialect(Dialect):
 
     @override
     def column_without_value(self, error: BaseException | None, table: str) -> str | None:
-        if error is None or _number_of(error) != _NO_DEFAULT:
+        if error is None or self.code_of(error) != _NO_DEFAULT:
             return None
         return str(error.args[1]).partition("'")[2].partition("'")[0]  # Field 'title' doesn't have a default value
 
@@ -550,7 +553,7 @@ class MariaDbDialect(Dialect):
         try:
             connection.exec_driver_sql(insert, values)
         except IntegrityError as error:
-            if _number_of(error.orig) != _DUPLICATE:
+            if self.code_of(error.orig) != _DUPLICATE:
                 raise
             return False
         return True
@@ -640,13 +643,6 @@ def commits_by_itself(statement: str) -> bool:
 def _below_comments(statement: str) -> str:
     start = _COMMENTS.match(statement)
     return statement[start.end() :] if start else statement
-
-
-def _number_of(error: BaseException | None) -> int | None:
-    """Return the number of MariaDB's error, 0 when the connection was closed; ``None`` for errors of others."""
-    if error is None or not type(error).__module__.startswith(_DRIVERS) or not error.args:
-        return None
-    return error.args[0] if isinstance(error.args[0], int) else None
 
 
 def _begin_on_engine_of_others(connection: Connection) -> None:

@@ -22,15 +22,8 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.bulk.write import BulkWrite, ColumnValues
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import (
-    STAGED_BY,
-    DatabaseBusyError,
-    Dialect,
-    Row,
-    Values,
-    driver_error,
-    register,
-)
+from opencqrs_py.adapters.sql.dialects.dialect import STAGED_BY, Dialect, Row, Values, register
+from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError, Fault
 from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
 from opencqrs_py.adapters.sql.progress_watching import AWAITED, CHANNEL, listening_for_progress
 from opencqrs_py.adapters.sql.shadows.guards import PostgresqlGuard, ShadowGuard
@@ -181,13 +174,17 @@ class PostgresqlDialect(Dialect):
     reads_foreign_tables = True
     compares_bytes = True
     current_schema = "current_schema()"
-    denied = frozenset({"42501", "3F000"})  # a privilege on an object, or on all schemas in the search path (or none)
-    read_only = frozenset({"25006"})  # also reported by a replica
-    missing_column = frozenset({"42703"})
-    missing_table = frozenset({"42P01"})
-    lock_timeout = frozenset({_LOCK_NOT_AVAILABLE})
-    cancelled = frozenset({"57014"})
-    deadlock = frozenset({"40P01"})
+    faults = {  # noqa: RUF012 none changes it
+        "42501": Fault.DENIED,  # on an object
+        "3F000": Fault.DENIED,  # on all schemas in the search path, or there are none
+        "25006": Fault.READ_ONLY,  # also reported by a replica
+        "42703": Fault.NO_COLUMN,
+        "42P01": Fault.NO_TABLE,
+        _LOCK_NOT_AVAILABLE: Fault.LOCK_TIMEOUT,
+        "57014": Fault.CANCELLED,
+        "40P01": Fault.DEADLOCK,
+    }
+    fault_texts = (("received invalid response to SSL negotiation", Fault.ANOTHER_KIND),)
 
     @override
     def connect_args(self, url: URL) -> dict[str, Any]:
@@ -229,7 +226,7 @@ class PostgresqlDialect(Dialect):
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         if not hasattr(error, "sqlstate"):
             return None
-        state = _state_of(error)
+        state = self.code_of(error)
         if _is_outdated(error):
             return True
         if not any(kind.__name__ == "OperationalError" for kind in type(error).__mro__):  # psycopg's: it is an extra
@@ -239,12 +236,10 @@ class PostgresqlDialect(Dialect):
         return cut or state is None or state.startswith(_AWAY)  # without a state the connection itself failed
 
     @override
-    def is_another_kind(self, error: BaseException | None) -> bool:
-        return "received invalid response to SSL negotiation" in str(error)
-
-    @override
     def code_of(self, error: BaseException | None) -> str | None:
-        return _state_of(error)
+        """Return the SQLSTATE, ``None`` when the connection itself failed or the error is another driver's."""
+        state = getattr(error, "sqlstate", None)
+        return None if state is None else str(state)
 
     @override
     def adapt(self, table: Table) -> None:
@@ -438,7 +433,7 @@ class PostgresqlDialect(Dialect):
         The name of the table proves nothing: it may be that of a partition.
         """
         found = getattr(error, "diag", None)
-        return found.column_name if found and _state_of(error) == _NOT_NULL and not found.context else None
+        return found.column_name if found and self.code_of(error) == _NOT_NULL and not found.context else None
 
     @override
     def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
@@ -518,7 +513,7 @@ class PostgresqlDialect(Dialect):
         try:
             yield f"{self.patience * 1_000:.0f}ms"
         except (DBAPIError, DatabaseBusyError) as error:
-            if isinstance(error, DBAPIError) and not self.is_lock_timeout(driver_error(error)):
+            if isinstance(error, DBAPIError) and self.fault_of(error) is not Fault.LOCK_TIMEOUT:
                 raise
         else:
             return
@@ -671,12 +666,6 @@ def _json_of(column: ColumnValues) -> str:
     if float in kinds:  # also infinity and NaN, which JSON does not have
         column = [repr(value) if type(value) is float else value for value in column]
     return orjson.dumps(column).decode()
-
-
-def _state_of(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE, ``None`` when the connection itself failed or the error is another driver's."""
-    state = getattr(error, "sqlstate", None)
-    return None if state is None else str(state)
 
 
 def _is_outdated(error: BaseException | None) -> bool:

@@ -22,7 +22,9 @@ from opencqrs_py.adapters.processes import boot_id, machine_ms
 from opencqrs_py.adapters.sql.bulk.write import BulkWrite, ColumnValues, TableShape
 from opencqrs_py.adapters.sql.connections import undoing
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect, Row, register
+from opencqrs_py.adapters.sql.dialects.faults import URL_SETTINGS, Fault
+from opencqrs_py.adapters.sql.dialects.file_guard import FileGuard
 from opencqrs_py.adapters.sql.dialects.sqlite_file import (
     CONTROL_SUFFIX,
     READING,
@@ -119,10 +121,14 @@ class SqliteDialect(Dialect):
     unstorable = frozenset({"nan"})  # it stores NaN as NULL
     loses_transactions = False
     reads_foreign_tables = True
-    read_only = frozenset({sqlite3.SQLITE_READONLY})
-    damaged = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-    full = frozenset({sqlite3.SQLITE_FULL})
-    busy = frozenset({sqlite3.SQLITE_BUSY})
+    faults = {  # noqa: RUF012 none changes it
+        sqlite3.SQLITE_READONLY: Fault.READ_ONLY,
+        sqlite3.SQLITE_CORRUPT: Fault.DAMAGED,
+        sqlite3.SQLITE_NOTADB: Fault.DAMAGED,
+        sqlite3.SQLITE_FULL: Fault.FULL,
+        sqlite3.SQLITE_BUSY: Fault.BUSY,
+    }
+    fault_texts = (("^no such table", Fault.NO_TABLE), ("^no such column", Fault.NO_COLUMN))
     fix_refused = fix_read_only = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"
 
     @override
@@ -215,14 +221,6 @@ class SqliteDialect(Dialect):
         if not isinstance(error, sqlite3.Error):
             return None
         return result_code(error) in _AWAY or getattr(error, "sqlite_errorcode", 0) in _UNREPAIRED
-
-    @override
-    def misses_table(self, error: BaseException | None) -> bool:
-        return isinstance(error, sqlite3.Error) and str(error).startswith(("no such table", "no such column"))
-
-    @override
-    def misses_column(self, error: BaseException | None) -> bool:
-        return isinstance(error, sqlite3.Error) and str(error).startswith("no such column")
 
     @override
     def code_of(self, error: BaseException | None) -> int | None:

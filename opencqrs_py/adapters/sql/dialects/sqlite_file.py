@@ -20,7 +20,9 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.forks import FILES_OF_PARENT
 from opencqrs_py.adapters.sql.connections import WRITING
-from opencqrs_py.adapters.sql.dialects.dialect import URL_SETTINGS, DatabaseBusyError, Dialect, FileGuard
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.faults import URL_SETTINGS, DatabaseBusyError
+from opencqrs_py.adapters.sql.dialects.file_guard import FileGuard
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError, NonTransientError
 
 logger = logging.getLogger("opencqrs.processing")

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of, run
-from opencqrs_py.adapters.sql.dialects.dialect import driver_error
+from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.adapters.sql.dialects.mariadb_catalog import (
     copy_structure,
     copy_views,
@@ -383,7 +383,7 @@ class MariaDbShadows(Shadows):
                         connection, f"SET STATEMENT lock_wait_timeout = {wait} FOR RENAME TABLE {', '.join(pairs)}"
                     ).close()
                 except Exception as error:
-                    if not self._database.dialect.is_lock_timeout(driver_error(error)):
+                    if self._database.dialect.fault_of(error) is not Fault.LOCK_TIMEOUT:
                         raise
                     if time.monotonic() >= until:
                         raise BusyError("other programs hold locks on its tables") from None

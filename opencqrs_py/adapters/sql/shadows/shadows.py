@@ -17,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.bulk.staging import STAGES
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import Dialect, driver_error
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.faults import UNKNOWN_NAMES, Fault
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.shadows.guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
@@ -335,7 +336,7 @@ class Shadows(ABC):
             try:
                 return self._drop_shadow(group)
             except DBAPIError as error:
-                if attempt == _DEADLOCKS or not self._database.dialect.is_deadlock(error.orig):
+                if attempt == _DEADLOCKS or self._database.dialect.fault_of(error) is not Fault.DEADLOCK:
                     raise
         return None
 
@@ -433,7 +434,7 @@ class Shadows(ABC):
             except BusyError as error:
                 busy = error
             except (DBAPIError, sqlite3.Error) as error:  # SQLite's tables are copied without SQLAlchemy
-                if not self._database.dialect.is_lock_timeout(driver_error(error)):
+                if self._database.dialect.fault_of(error) is not Fault.LOCK_TIMEOUT:
                     if self._database.is_outage(error):
                         raise
                     raise refused_by_database(group, error) from error
@@ -525,7 +526,7 @@ def _names_in(dialect: Dialect, connection: Connection, table: str) -> set[str]:
     try:
         return set(connection.exec_driver_sql(f"SELECT name FROM {table}").scalars())  # noqa: S608
     except DBAPIError as error:
-        if not dialect.misses_table(error.orig):
+        if dialect.fault_of(error) not in UNKNOWN_NAMES:
             raise
         return set()
 
