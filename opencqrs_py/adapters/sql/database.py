@@ -563,17 +563,13 @@ class Database(Inherited):
         if fault is not None and fault in fixes:
             raise EventStoreError("OCQ-304", what, self.label, fixes[fault]) from None
 
-    @property
-    def _own_url(self) -> URL | None:
-        return None if self._of_others else self._url
-
     @locked_cached_property
     def _writing_engine(self) -> Engine:
-        return self.dialect.writing_engine(self.engine, self._own_url)
+        return self.dialect.writing_engine(self.engine, borrowed=self._of_others)
 
     @locked_cached_property
     def _reading_engine(self) -> Engine:
-        return self.dialect.reading_engine(self.engine, self._own_url)
+        return self.dialect.reading_engine(self.engine, borrowed=self._of_others)
 
     @cached_property
     def _lends_connections(self) -> bool:

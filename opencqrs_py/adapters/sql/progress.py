@@ -96,7 +96,8 @@ class _Statements:
     """
 
     def __init__(self, database: Database) -> None:
-        table, own = database.prefix + PROGRESS.name, database.dialect.own_progress(database)
+        table = database.prefix + PROGRESS.name
+        own = "" if database.prefix else database.dialect.own_progress(database)
         # The pool of a user's engine may serve two schemas, and a statement is prepared once a connection.
         name = f"{PROGRESS.name}_{hash_of(f'{database.schema} {own}'):08x}"
         move = f"UPDATE {table} SET {_MOVED}"  # noqa: S608 our own names

@@ -83,11 +83,9 @@ def _stage(
     kinds = tuple(shape.types.get(column, "") for column in columns)
     whole = _quoted(preparer, schema, name)
     written = ", ".join(
-        f"{dialect.summed_column(quoted, kind, shape.columns[column]['type'])} AS c{number}"
-        if column in target.add
-        else f"{dialect.stage_column(quoted, kind)} AS c{number}"
+        f"{dialect.stage_column(preparer.quote_identifier(column), kind, summed)} AS c{number}"
         for number, (column, kind) in enumerate(zip(columns, kinds, strict=True))
-        for quoted in (preparer.quote_identifier(column),)
+        for summed in (shape.columns[column]["type"] if column in target.add else None,)
     )
     definition = dialect.defined_stage(whole, written, _quoted(preparer, shape.schema, shape.name), shared=shared)
     kept = rounded_in(shape, dialect), short_in(shape), moments_in(shape, dialect)

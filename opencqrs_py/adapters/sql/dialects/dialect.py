@@ -115,7 +115,7 @@ class Dialect(ABC):
     row_settings: ClassVar[tuple[str, ...]] = ("row_factory",)  # of a driver's connection: its row factory
     replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
     # Whether a unit of work may begin and end in one message: see ``begin_at_once`` and ``commit_at_once``.
-    sends_at_once: ClassVar[bool] = True
+    sends_at_once: ClassVar[bool] = False
     modulo: ClassVar[str] = "mod({}, {})"
     remote: ClassVar[bool] = True  # whether it is a server, whose connections can be cut
     # Whether a transaction may be lost without an error at its commit: see ``has_failed``.
@@ -177,15 +177,15 @@ class Dialect(ABC):
         """Return where the control tables of a database are; ``None`` for one that no other process can see."""
         return database.url
 
-    def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
-        """Return the engine whose statements each see the newest state; ``url`` is ``None`` if ``engine`` is not ours.
+    def reading_engine(self, engine: Engine, *, borrowed: bool) -> Engine:
+        """Return the engine whose statements each see the newest state; one that is ``borrowed`` is the user's.
 
         Both engines of ours share a pool, whose connections ``switch`` puts into the required mode.
         """
-        return engine.execution_options(isolation_level="AUTOCOMMIT") if url is None else engine
+        return engine.execution_options(isolation_level="AUTOCOMMIT") if borrowed else engine
 
-    def writing_engine(self, engine: Engine, url: URL | None) -> Engine:
-        """Return the engine whose connections begin transactions; ``url`` is ``None`` if ``engine`` is not ours."""
+    def writing_engine(self, engine: Engine, *, borrowed: bool) -> Engine:
+        """Return the engine whose connections begin transactions."""
         return engine
 
     def switch(self, driver: Any, *, autocommit: bool) -> None:
@@ -267,7 +267,7 @@ class Dialect(ABC):
     def own_progress(self, database: Database) -> str:
         """Return a condition that is true in our own progress table only, wherever a handler switches its connection.
 
-        Empty if the table's name is sufficient.
+        It is for a table without a schema in its name. Empty if the name is sufficient.
         """
         return ""
 
@@ -320,7 +320,7 @@ class Dialect(ABC):
         return nullcontext()
 
     def settle(self, database: Database, added: int) -> None:
-        """Run the maintenance after an append of ``count`` events."""
+        """Run the maintenance after an append of ``added`` events."""
 
     # Reads
 
@@ -383,7 +383,7 @@ class Dialect(ABC):
         """Begin a transaction, set a savepoint and lock a row by one message; ``later`` are those that may end it.
 
         Returns:
-            Whether the row was found; ``None``, and nothing is done, where that is not possible.
+            Whether the row was found; ``None``, and nothing is done, on a connection where that is not possible.
         """
         return None
 
@@ -425,7 +425,7 @@ class Dialect(ABC):
         The default fits databases with ``ON CONFLICT``: statements of many rows, with a mark for each value.
         """
         marks = f"({', '.join([self.mark] * len(write.columns))})"
-        for size, values in write.in_groups(self.most_marks):
+        for size, values in self.sent(write).in_groups(self.most_marks):
             text = f"{write.insert} VALUES {', '.join([marks] * size)} {write.on_conflict}"
             connection.exec_driver_sql(text, values)
 
@@ -485,13 +485,12 @@ class Dialect(ABC):
         empty = f"SELECT {columns}, CAST('' AS CHAR(40)) AS {STAGED_BY} FROM {of} WHERE 1 = 0"  # noqa: S608 our own names
         return f"CREATE TEMPORARY TABLE {name} AS {empty}"
 
-    def stage_column(self, column: str, kind: str) -> str:
-        """Return an expression for the type of a stage's column, from that of the table whose rows it will hold."""
-        return column
+    def stage_column(self, column: str, kind: str, summed: TypeEngine[Any] | None) -> str:
+        """Return an expression for the type of a stage's column, from that of the table whose rows it will hold.
 
-    def summed_column(self, column: str, kind: str, of: TypeEngine[Any]) -> str:
-        """Return likewise an expression for a column whose rows are summed: each of them is kept without rounding."""
-        return self.stage_column(column, kind)
+        If its rows are ``summed``, by the type of that column, each of them is kept without rounding.
+        """
+        return column
 
     def in_python_order(self, column: str) -> str:
         """Return an expression that sorts texts by their characters, as Python does."""
@@ -518,7 +517,6 @@ class Dialect(ABC):
             seconds: How long to wait for other transactions. The time of day must be read after that wait, by another
                 statement.
         """
-        del seconds
         return f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {order} FOR UPDATE"  # noqa: S608 our own names
 
     def isolation_after_waits(self, database: Database) -> str | None:

@@ -208,9 +208,17 @@ class MariaDbDialect(Dialect):
 
     @override
     def connect(self, driver: Any, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+        """Open a connection; PyMySQL's only if the server lets the user in within a time.
+
+        By default that driver waits forever for a server that accepts a connection but sends nothing. A limit for all
+        reads would end long statements, too, so it holds until the connection is open.
+        """
         if driver.driver != "pymysql":
             return super().connect(driver, args, settings)
-        return _connection(driver, args, settings, self.connect_seconds)
+        limit = settings.get("read_timeout")
+        connection = driver.connect(*args, **{**settings, "read_timeout": limit or self.connect_seconds})
+        connection._read_timeout = limit  # noqa: SLF001 the only way
+        return connection
 
     @override
     def adopt(self, engine: Engine) -> None:
@@ -218,16 +226,18 @@ class MariaDbDialect(Dialect):
             event.listen(engine, "begin", _begin_on_engine_of_others)
 
     @override
-    def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
-        return super().reading_engine(engine, None) if url is None else engine.execution_options(**{_READING: True})
+    def reading_engine(self, engine: Engine, *, borrowed: bool) -> Engine:
+        return (
+            super().reading_engine(engine, borrowed=True) if borrowed else engine.execution_options(**{_READING: True})
+        )
 
     @override
     def switch(self, driver: Any, *, autocommit: bool) -> None:
         """Do nothing: transactions begin explicitly."""
 
     @override
-    def writing_engine(self, engine: Engine, url: URL | None) -> Engine:
-        return engine.execution_options(isolation_level="AUTOCOMMIT") if url is None else engine
+    def writing_engine(self, engine: Engine, *, borrowed: bool) -> Engine:
+        return engine.execution_options(isolation_level="AUTOCOMMIT") if borrowed else engine
 
     @override
     def check_server(self, connection: Connection, label: str) -> None:
@@ -288,8 +298,6 @@ class MariaDbDialect(Dialect):
     @override
     def own_progress(self, database: Database) -> str:
         """Name the database: ``USE`` may lead to another one that has a table of the name."""
-        if database.schema is not None:
-            return ""
         ((name,),) = database.fetch("SELECT HEX(DATABASE())")
         return f"AND HEX(DATABASE()) = '{name}'"
 
@@ -467,8 +475,10 @@ class MariaDbDialect(Dialect):
         return temporary.replace("TEMPORARY TABLE", "TABLE IF NOT EXISTS", 1) if shared else temporary
 
     @override
-    def summed_column(self, column: str, kind: str, of: TypeEngine[Any]) -> str:
-        return f"CAST(NULL AS {'DOUBLE' if isinstance(of, types.Float) else 'DECIMAL(65, 30)'})"
+    def stage_column(self, column: str, kind: str, summed: TypeEngine[Any] | None) -> str:
+        if summed is None:
+            return column
+        return f"CAST(NULL AS {'DOUBLE' if isinstance(summed, types.Float) else 'DECIMAL(65, 30)'})"
 
     @override
     def in_python_order(self, column: str) -> str:
@@ -609,18 +619,6 @@ class MariaDbDialect(Dialect):
 
 
 _NAMES = (MariaDbDialect.name, *MariaDbDialect.aliases)
-
-
-def _connection(driver: Any, args: Sequence[Any], settings: Mapping[str, Any], seconds: int) -> Any:
-    """Open a connection of PyMySQL whose server has to let the user in within a time.
-
-    By default the driver waits forever for a server that accepts a connection but sends nothing. A limit for all reads
-    would end long statements, too, so it holds until the connection is open.
-    """
-    limit = settings.get("read_timeout")
-    connection = driver.connect(*args, **{**settings, "read_timeout": limit or seconds})
-    connection._read_timeout = limit  # noqa: SLF001 the only way
-    return connection
 
 
 def identity_of(source: str, event_id: str) -> bytes:

@@ -169,6 +169,7 @@ class PostgresqlDialect(Dialect):
         "AND CASE subject WHEN {mark} THEN true ELSE false END ORDER BY position DESC LIMIT 1"
     )
     unpacks_arrays = True
+    sends_at_once = True
     ordered_reads = True
     exact = '{} COLLATE "C"'
     reads_foreign_tables = True
@@ -267,8 +268,6 @@ class PostgresqlDialect(Dialect):
     @override
     def own_progress(self, database: Database) -> str:
         """Name the table by its number: ``search_path`` may lead to another schema that has one of its name."""
-        if database.schema is not None:
-            return ""
         ((oid,),) = database.fetch(f"SELECT CAST(CAST('{PROGRESS.name}' AS regclass) AS oid)::bigint")
         return f"AND tableoid = {int(oid)}"
 
@@ -446,7 +445,7 @@ class PostgresqlDialect(Dialect):
         return f"CREATE {kind} TABLE IF NOT EXISTS {name}{rest} AS SELECT {columns}, '' AS {STAGED_BY} WHERE 1 = 0"
 
     @override
-    def stage_column(self, column: str, kind: str) -> str:
+    def stage_column(self, column: str, kind: str, summed: TypeEngine[Any] | None) -> str:
         return f"NULL::{kind}"
 
     @override

@@ -114,7 +114,6 @@ class SqliteDialect(Dialect):
     ordered_reads = True
     row_settings = ("row_factory", "text_factory")
     replaceable_methods = False
-    sends_at_once = False
     remote = False
     confounded = frozenset({str, int, float, bool, bytes})  # whatever is sent
     stages_collate = False  # CREATE TABLE … AS leaves COLLATE out
@@ -208,7 +207,7 @@ class SqliteDialect(Dialect):
             event.listen(engine, "begin", begin_on_engine_of_others)
 
     @override
-    def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
+    def reading_engine(self, engine: Engine, *, borrowed: bool) -> Engine:
         return engine.execution_options(**{READING: True})
 
     @override
@@ -297,10 +296,6 @@ class SqliteDialect(Dialect):
         """Return bytes: texts need not be valid, either. UTF-16 always is, so texts of such a database stay texts."""
         is_utf_8 = f"typeof({column}) = 'blob' OR CAST('/' AS BLOB) = x'2f'"
         return f"CASE WHEN {is_utf_8} THEN CAST({column} AS BLOB) ELSE {self.as_text(column, kind)} END"
-
-    @override
-    def upsert(self, connection: Connection, write: BulkWrite) -> None:
-        super().upsert(connection, self.sent(write))
 
     @override
     def sent(self, write: BulkWrite) -> BulkWrite:
