@@ -299,13 +299,10 @@ class Database(Inherited):
         """
         try:
             yield
-        except DBAPIError as error:
-            self._explain(error)
-            raise
         except ConnectionLostError:
             raise lost_before(self.label) from None
-        except self.engine.dialect.loaded_dbapi.Error as error:
-            self._explain(as_sqlalchemy(self.engine.dialect, error, None, None))
+        except self._errors as error:
+            self._explain(self._as_sqlalchemy(error))
             raise
 
     @contextmanager
@@ -503,10 +500,8 @@ class Database(Inherited):
     def _lent(self, pool: KeepingPool) -> ConnectionPoolEntry:
         try:
             return pool.lend()
-        except self._reading_engine.dialect.loaded_dbapi.Error as error:
-            raise self._unreachable(as_sqlalchemy(self._reading_engine.dialect, error, None, None)) from None
-        except DBAPIError as error:  # of a listener of ours
-            raise self._unreachable(error) from None
+        except self._errors as error:
+            raise self._unreachable(self._as_sqlalchemy(error)) from None
 
     def _taken(self, kept: _KeptConnections) -> Any:
         """Return a connection of the driver for a short read, on which nothing has arrived since its last use."""
@@ -520,20 +515,17 @@ class Database(Inherited):
             close_quietly(connection)
 
     def _opened(self) -> Any:
-        dialect = self._reading_engine.dialect
         try:
             connection = self._reading_engine.raw_connection()
-        except dialect.loaded_dbapi.Error as error:
-            raise self._unreachable(as_sqlalchemy(dialect, error, None, None)) from None
-        except DBAPIError as error:  # of a listener of ours
-            raise self._unreachable(error) from None
+        except self._errors as error:
+            raise self._unreachable(self._as_sqlalchemy(error)) from None
         opened = connection.dbapi_connection
         connection.detach()
         return opened
 
     def _explain_fetch(self, error: BaseException, statement: str, connection: Any) -> None:
         """Raise what a driver's error means; return after another one, such as an interrupt in the middle."""
-        dialect = self._reading_engine.dialect
+        dialect = self.engine.dialect
         if not isinstance(error, dialect.loaded_dbapi.Error):
             close_quietly(connection)
             return
@@ -541,6 +533,14 @@ class Database(Inherited):
         close_quietly(connection)
         self._explain(wrapped)
         raise wrapped from error
+
+    @property
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """What may be raised by the driver, or by SQLAlchemy for it, as a listener of ours does."""
+        return DBAPIError, self.engine.dialect.loaded_dbapi.Error
+
+    def _as_sqlalchemy(self, error: Exception) -> DBAPIError:
+        return error if isinstance(error, DBAPIError) else as_sqlalchemy(self.engine.dialect, error, None, None)
 
     def _explain(self, error: DBAPIError) -> None:
         """Raise the explained error for an error; return if there is none."""
