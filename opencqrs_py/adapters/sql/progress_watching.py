@@ -38,7 +38,7 @@ def reached_in(database: Database, group: str) -> int:
 
 
 @contextmanager
-def polling_progress(database: Database, group: str, counter: Counter = lambda _: None) -> Iterator[Watch]:
+def polling_progress(database: Database, group: str, counter: Counter) -> Iterator[Watch]:
     """Open a watch that polls; ``counter`` as for ``polling``."""
     with database.waiting() as connection:
         yield _poll(database, connection, group, counter(connection))

@@ -326,11 +326,15 @@ class Dialect(ABC):
 
     def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:
         """Open a watch on the events by the quickest means available; ``look`` returns the head."""
-        return polling(database, look)
+        return polling(database, look, self.change_counter)
 
     def watch_progress(self, database: Database, group: str) -> AbstractContextManager[Watch]:
         """Open a watch on the stored progress of a group by the quickest means available."""
-        return polling_progress(database, group)
+        return polling_progress(database, group, self.change_counter)
+
+    def change_counter(self, connection: Connection) -> Callable[[], int] | None:
+        """Return what counts the changes that other connections make to the database; ``None``: nothing does."""
+        return None
 
     def find_event(self, table: str, event_id: str, source: str) -> tuple[str, Row]:
         """Return what finds position and source of the events with an id, of all sources or of one, and its values.

@@ -39,13 +39,10 @@ from opencqrs_py.adapters.sql.dialects.sqlite_file import (
     result_code,
     use_write_ahead_log,
 )
-from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.shadows.guards import ShadowGuard, SqliteGuard
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf
 from opencqrs_py.adapters.sql.tables import EVENTS, INBOX, INBOX_DUE, WRITTEN
-from opencqrs_py.adapters.sql.watching import ReadHead, polling
 from opencqrs_py.model.partition import Partition, hash_of
-from opencqrs_py.processing.ports import Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
 from opencqrs_py.processing.staging import KeptMoment
 
@@ -280,12 +277,12 @@ class SqliteDialect(Dialect):
             yield
 
     @override
-    def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:
-        return polling(database, look, _change_counter)
-
-    @override
-    def watch_progress(self, database: Database, group: str) -> AbstractContextManager[Watch]:
-        return polling_progress(database, group, _change_counter)
+    def change_counter(self, connection: Connection) -> Callable[[], int] | None:
+        name = main_file(connection)  # there is none in memory
+        driver: Any = connection.connection.dbapi_connection
+        return (
+            (lambda: int(driver.execute("PRAGMA data_version").fetchone()[0])) if name and Path(name).exists() else None
+        )
 
     @override
     def in_transaction(self, driver: Any) -> bool | None:
@@ -370,13 +367,6 @@ def _day(value: date | str) -> date | str:
 
 def _moment(value: date | str) -> date | str:
     return value if isinstance(value, datetime | str) else datetime.combine(value, time_of_day())
-
-
-def _change_counter(connection: Connection) -> Callable[[], int] | None:
-    """Return what counts the changes that other connections make to the file; ``None`` in memory."""
-    name = main_file(connection)
-    driver: Any = connection.connection.dbapi_connection
-    return (lambda: int(driver.execute("PRAGMA data_version").fetchone()[0])) if name and Path(name).exists() else None
 
 
 def _given_positions(connection: Connection) -> int:
