@@ -222,7 +222,7 @@ def test_a_missing_schema_that_cannot_be_created_is_explained(kind: str, url: st
     with administrator.reading() as connection:
         connection.exec_driver_sql("CREATE ROLE limited LOGIN PASSWORD 'x'")
     limited = Database(
-        Database(url)._url.set(username="limited", password="x").render_as_string(hide_password=False), "log"
+        Database(url).url.set(username="limited", password="x").render_as_string(hide_password=False), "log"
     )
     with pytest.raises(EventStoreError, match="OCQ-323") as caught:
         SqlEventStore(limited).head()
@@ -244,7 +244,7 @@ def test_a_missing_mariadb_database_that_cannot_be_created_is_explained(kind: st
         connection.exec_driver_sql("CREATE OR REPLACE USER limited@localhost IDENTIFIED BY 'x'")
         connection.exec_driver_sql("GRANT ALL ON test.* TO limited@localhost")
     limited = Database(
-        Database(url)._url.set(username="limited", password="x").render_as_string(hide_password=False), "log"
+        Database(url).url.set(username="limited", password="x").render_as_string(hide_password=False), "log"
     )
     with pytest.raises(EventStoreError, match=r"OCQ-323|OCQ-304") as caught:
         SqlEventStore(limited).head()

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cached_property
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
-from sqlalchemy import URL, Connection, Engine, RootTransaction, Table
+from sqlalchemy import Connection, Engine, RootTransaction, Table
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 from typing_extensions import override
@@ -84,6 +84,7 @@ class Database(Inherited):
 
     Attributes:
         label: How messages name the database.
+        url: Its URL as SQLAlchemy takes it, with the password.
         dialect: What differs from other databases.
         kind: The dialect's name: ``sqlite``, ``postgresql``, ``mariadb``, or another one.
         schema: The schema of our own tables.
@@ -111,7 +112,7 @@ class Database(Inherited):
         self.prefix = schema_prefix(self.dialect, self.schema, self.label)
         self.new_tables: set[str] = set()
         self._given = self.dialect.read_only_url(parsed) if read_only else parsed
-        self._url = self.dialect.driver_url(self._given)
+        self.url = self.dialect.driver_url(self._given)
         self._of_others = False
         self.guard = self.dialect.file(self._given)
         self._follows = False  # whether the guard knows the file
@@ -136,11 +137,6 @@ class Database(Inherited):
         database._of_others = True
         database._slots = None  # its creator decides on the number of connections
         return database
-
-    @property
-    def url(self) -> URL:
-        """Its URL as SQLAlchemy takes it, with the password."""
-        return self._url
 
     def for_control(self) -> Database | None:
         """Return the database of the control tables, with its own connections, which no handler can exhaust.
@@ -184,7 +180,7 @@ class Database(Inherited):
     def place(self) -> str:
         """How messages name the database and the schema of our tables, once a connection was opened."""
         first = self.engine.dialect.default_schema_name
-        named = self.schema or (None if first == self._url.database else first)  # which MariaDB does not tell apart
+        named = self.schema or (None if first == self.url.database else first)  # which MariaDB does not tell apart
         return f"{self.label}, {self.dialect.schema_word} {named}" if named else self.label
 
     def table(self, table: Table) -> Table:
@@ -195,7 +191,7 @@ class Database(Inherited):
     def engine(self) -> Engine:
         """The SQLAlchemy engine; raises OCQ-303 if the database's driver is not installed."""
         try:
-            engine = self.dialect.engine(self._url)
+            engine = self.dialect.engine(self.url)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             what = f"the database driver is missing ({scrubbed(str(error))})"
             fix = f"pip install 'opencqrs-py[{self.dialect.extra}]'"
@@ -593,7 +589,7 @@ class Database(Inherited):
             what = f"another process has been writing for too long ({reason})"
             return DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it")
         what = f"the database cannot be reached ({reason})"
-        return DatabaseAwayError("OCQ-304", what, self.label, fix or self.dialect.fix_to_reach(self._url))
+        return DatabaseAwayError("OCQ-304", what, self.label, fix or self.dialect.fix_to_reach(self.url))
 
 
 def _close_all(kept: _KeptConnections) -> None:

@@ -339,11 +339,6 @@ class Unit:
         else:
             self._rolled_back, self.flush = True, refuse
 
-    def refuse_end(self, reason: str) -> None:
-        """Refuse a statement that would end the transaction, if it must stay one."""
-        if self.guarded:
-            refuse(reason)
-
     def _rolled_back_to_savepoint(self) -> bool:
         """Roll back to the savepoint; return whether it existed. For an unavailable database this is assumed."""
         try:
@@ -552,6 +547,5 @@ def _on_commit(connection: Connection) -> None:
 def _on_rollback(connection: Connection) -> None:
     if connection.invalidated:  # then it has no driver connection that could show it
         return
-    unit: Unit | None = connection.info.get(_UNIT)
-    if unit is not None:
+    if (unit := unit_of(connection)) is not None:
         unit.note_rollback()

@@ -28,7 +28,7 @@ from opencqrs_py.adapters.sql.pool import KeepingPool
 from opencqrs_py.adapters.sql.shadows.guards import MariaDbGuard, ShadowGuard
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf
 from opencqrs_py.adapters.sql.tables import EVENTS, JOB_RUNS, PROGRESS, SCHEMA, WRITTEN
-from opencqrs_py.adapters.sql.transactions import Unit
+from opencqrs_py.adapters.sql.transactions import Unit, refuse
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.partition import Partition
 
@@ -286,7 +286,9 @@ class MariaDbDialect(Dialect):
             table.c[column].type = String(_KEY_LENGTHS[column])
         for column in _LONG_TEXTS.get(table.name, ()):
             table.c[column].type = LONGTEXT()
-        table.kwargs.update({f"{name}_{option}": v for name in _NAMES for option, v in _OPTIONS.items()})
+        table.kwargs.update(
+            {f"{name}_{option}": v for name in (self.name, *self.aliases) for option, v in _OPTIONS.items()}
+        )
 
     @override
     def create(self, database: Database, connection: Connection, table: Table) -> None:
@@ -426,9 +428,9 @@ class MariaDbDialect(Dialect):
                 whole = statement if isinstance(statement, str) else bytes(statement).decode(errors="replace")
                 guard.see(whole, of_handler=unit.guarded)
             ends = commits_by_itself(text)
-            if ends:
+            if ends and unit.guarded:
                 what = " ".join(_below_comments(text).split()[:2])
-                unit.refuse_end(f"'{what}' commits implicitly on MariaDB: run it in @on_start")
+                refuse(f"'{what}' commits implicitly on MariaDB: run it in @on_start")
             try:
                 answer = send(statement, *arguments)
             except Exception as error:
@@ -616,9 +618,6 @@ class MariaDbDialect(Dialect):
         if connection.exec_driver_sql(text, (table.name,)).first() is None:  # nothing would be locked
             what = f"the table {SCHEMA.name} has lost its row of {table.name}, which writers lock"
             raise EventStoreError("OCQ-304", what, database.label, "any command that reads that table restores it")
-
-
-_NAMES = (MariaDbDialect.name, *MariaDbDialect.aliases)
 
 
 def identity_of(source: str, event_id: str) -> bytes:
