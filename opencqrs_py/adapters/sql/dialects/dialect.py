@@ -63,7 +63,8 @@ Code = int | str
 class Dialect(ABC):
     """One kind of database: the statements and behaviour that differ from the others. It has no state.
 
-    The defaults fit a server that speaks standard SQL and can lock a row.
+    A dialect has to have a ``name``, a ``driver``, and the abstract methods: two about errors, three about locks, and
+    ``insert``. All else has a default, which fits a server that speaks standard SQL and can lock a row.
     """
 
     name: ClassVar[str]  # what the package calls the database and, with the aliases, the schemes of its URLs
@@ -71,78 +72,12 @@ class Dialect(ABC):
     driver: ClassVar[str]  # SQLAlchemy's dialect and driver, if a URL names none
     extra: ClassVar[str] = ""  # the extra of this package that installs the driver
     mark: ClassVar[str] = "%s"  # placeholder of a value in a statement
-    most_marks: ClassVar[int] = 30_000  # in one statement
-    sum_of: ClassVar[str] = "{0} + {1}"  # of two expressions; an error if it is beyond the range of whole numbers
-    rounded_kinds: ClassVar[tuple[type, ...]] = ()  # of numbers that columns may change, see ``rounds``
     patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
-    take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the previous owner
-    standing_seconds: ClassVar[float] = 5.0  # how long a short transaction may be idle
-    quote: ClassVar[str] = '"'  # quotes the name of a schema; empty where there are no schemas
-    schema_word: ClassVar[str] = "schema"  # what a schema is called
-    # Finds a schema by its name.
-    find_schema: ClassVar[str] = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
-    # Lists schema and name of the tables in other schemas of the database that may be read; empty: there are none.
-    other_tables: ClassVar[str] = ""
-    create_schema: ClassVar[str] = "CREATE SCHEMA IF NOT EXISTS"  # creates one, with its quoted name after it
-    # After the table's name, restricts the database to the index of the positions.
-    walk_hint: ClassVar[str] = ""
-    search_hint: ClassVar[str] = ""  # after the table's name, forces the index in the braces
-    pairs: ClassVar[str] = "({})"  # a list of pairs of values, in the braces, among which a pair of columns may be
-    unpacks_json: ClassVar[bool] = False  # whether ``json_each`` makes rows of a list that is given as one value
-    unpacks_arrays: ClassVar[bool] = False  # whether ``unnest`` and ``json_to_recordset`` do
-    # Types of keys of which a column may silently treat two as the same; and integers, which may be mixed with them.
-    confounded: ClassVar[frozenset[type]] = frozenset({str, int})
-    equates_letters: ClassVar[bool] = False  # whether collations treat different letters, or signs, as the same
-    stages_collate: ClassVar[bool] = True  # whether the columns of stages compare texts as those of the table do
-    unindexed: ClassVar[str] = "{}"  # a column, in the braces, for which no index is used
-    indexed: ClassVar[str] = "{}"  # a column as its index holds it
-    indexed_length: ClassVar[int | None] = None  # how many characters an index holds; ``None``: all
-    create_index: ClassVar[str] = "CREATE INDEX"
-    index_key: ClassVar[str] = "{}"  # the columns of an index of a subject or type
-    # Finds the id of the newest event of a subject; each mark is the subject.
-    newest: ClassVar[str] = "SELECT id FROM {table} WHERE subject = {mark} ORDER BY position DESC LIMIT 1"
-    # The milliseconds of a clock that all processes share; in the era that ``era`` names they never go back.
-    now_ms: ClassVar[str] = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
-    era: ClassVar[str] = "''"
-    wall_ms: ClassVar[str] = now_ms  # the time of day in milliseconds since 1970, while a transaction lasts, too
-    # Locks the row of a partition: the table, and the condition.
-    row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
-    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it skips rows that others have locked
-    # What is sent to notify other nodes at once of a change in the control tables; empty: not possible.
-    notify_nodes: ClassVar[str] = ""
-    # Whether no statement shows an event that was appended after one that it does not show.
-    ordered_reads: ClassVar[bool] = False
-    row_settings: ClassVar[tuple[str, ...]] = ("row_factory",)  # of a driver's connection: its row factory
-    replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
-    # Whether a unit of work may begin and end in one message: see ``begin_at_once`` and ``commit_at_once``.
-    sends_at_once: ClassVar[bool] = False
-    modulo: ClassVar[str] = "mod({}, {})"
-    remote: ClassVar[bool] = True  # whether it is a server, whose connections can be cut
-    # Whether a transaction may be lost without an error at its commit: see ``has_failed``.
-    loses_transactions: ClassVar[bool] = True
-    exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
-    # Where connections begin; empty if no other connection can fill a stage while a transaction is open.
-    current_schema: ClassVar[str] = ""
-    unstorable: ClassVar[frozenset[str]] = frozenset()  # floats that a column cannot hold: nan, inf, -inf
-    drop_temporary: ClassVar[str] = "DROP TABLE"  # drops a temporary table without ending the transaction
-    # Whether it shows up to where a foreign table is final.
-    reads_foreign_tables: ClassVar[bool] = False
-    compares_bytes: ClassVar[bool] = False  # whether its columns of bytes hold nothing else, see ``as_text``
-    # What to do when the database refuses the connection.
-    fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have access to it"
-    connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
-    fix_read_only: ClassVar[str] = WRITABLE
-    faults: ClassVar[Mapping[Code, Fault]] = {}  # what errors of the driver report, by their codes: see ``code_of``
-    fault_texts: ClassVar[Sequence[tuple[str, Fault]]] = ()  # others, by a pattern that is found in their messages
-
-    def hash_of(self, column: str, level: int | None) -> str:
-        """Return an expression for the number by which the sequence of a subject is assigned, empty if there is none.
-
-        The plain form is ``opencqrs_py.model.partition.hash_of`` of the subject, cut to a level if one is given.
-        """
-        return ""
 
     # Connections
+
+    remote: ClassVar[bool] = True  # whether it is a server, whose connections can be cut
+    connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
 
     def driver_url(self, url: URL) -> URL:
         """Return the URL as SQLAlchemy takes it."""
@@ -220,6 +155,12 @@ class Dialect(ABC):
 
     # Errors
 
+    faults: ClassVar[Mapping[Code, Fault]] = {}  # what errors of the driver report, by their codes: see ``code_of``
+    fault_texts: ClassVar[Sequence[tuple[str, Fault]]] = ()  # others, by a pattern that is found in their messages
+    # What to do when the database refuses the connection.
+    fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have access to it"
+    fix_read_only: ClassVar[str] = WRITABLE
+
     @abstractmethod
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         """Return whether the database is temporarily unavailable, ``None`` if the error is not of its driver.
@@ -244,6 +185,16 @@ class Dialect(ABC):
         return f"start it, or fix {URL_SETTINGS}"
 
     # Tables
+
+    quote: ClassVar[str] = '"'  # quotes the name of a schema; empty where there are no schemas
+    schema_word: ClassVar[str] = "schema"  # what a schema is called
+    # Finds a schema by its name.
+    find_schema: ClassVar[str] = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
+    create_schema: ClassVar[str] = "CREATE SCHEMA IF NOT EXISTS"  # creates one, with its quoted name after it
+    # Lists schema and name of the tables in other schemas of the database that may be read; empty: there are none.
+    other_tables: ClassVar[str] = ""
+    create_index: ClassVar[str] = "CREATE INDEX"
+    index_key: ClassVar[str] = "{}"  # the columns of an index of a subject or type
 
     def adapt(self, table: Table) -> None:
         """Change a copy of one of our tables into what the database needs."""
@@ -324,6 +275,25 @@ class Dialect(ABC):
 
     # Reads
 
+    # Whether no statement shows an event that was appended after one that it does not show.
+    ordered_reads: ClassVar[bool] = False
+    # After the table's name, restricts the database to the index of the positions.
+    walk_hint: ClassVar[str] = ""
+    search_hint: ClassVar[str] = ""  # after the table's name, forces the index in the braces
+    unindexed: ClassVar[str] = "{}"  # a column, in the braces, for which no index is used
+    indexed: ClassVar[str] = "{}"  # a column as its index holds it
+    indexed_length: ClassVar[int | None] = None  # how many characters an index holds; ``None``: all
+    modulo: ClassVar[str] = "mod({}, {})"
+    # Finds the id of the newest event of a subject; each mark is the subject.
+    newest: ClassVar[str] = "SELECT id FROM {table} WHERE subject = {mark} ORDER BY position DESC LIMIT 1"
+
+    def hash_of(self, column: str, level: int | None) -> str:
+        """Return an expression for the number by which the sequence of a subject is assigned, empty if there is none.
+
+        The plain form is ``opencqrs_py.model.partition.hash_of`` of the subject, cut to a level if one is given.
+        """
+        return ""
+
     def watch(self, database: Database, look: ReadHead) -> AbstractContextManager[Watch]:
         """Open a watch on the events by the quickest means available; ``look`` returns the head."""
         return polling(database, look, self.change_counter)
@@ -362,6 +332,11 @@ class Dialect(ABC):
 
     # Tables of others
 
+    # Whether it shows up to where a foreign table is final.
+    reads_foreign_tables: ClassVar[bool] = False
+    exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
+    compares_bytes: ClassVar[bool] = False  # whether its columns of bytes hold nothing else, see ``as_text``
+
     def writers(
         self, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable
     ) -> Writers | None:
@@ -380,6 +355,15 @@ class Dialect(ABC):
         return self.as_text(column, kind)
 
     # Units of work
+
+    # Locks the row of a partition: the table, and the condition.
+    row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
+    row_settings: ClassVar[tuple[str, ...]] = ("row_factory",)  # of a driver's connection: its row factory
+    replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
+    # Whether a unit of work may begin and end in one message: see ``begin_at_once`` and ``commit_at_once``.
+    sends_at_once: ClassVar[bool] = False
+    # Whether a transaction may be lost without an error at its commit: see ``has_failed``.
+    loses_transactions: ClassVar[bool] = True
 
     def begin_at_once(
         self, connection: Connection, savepoint: str, lock: Statement, later: Sequence[Statement], values: Values
@@ -422,6 +406,14 @@ class Dialect(ABC):
         return ""
 
     # Bulk writes of handlers
+
+    most_marks: ClassVar[int] = 30_000  # in one statement
+    sum_of: ClassVar[str] = "{0} + {1}"  # of two expressions; an error if it is beyond the range of whole numbers
+    rounded_kinds: ClassVar[tuple[type, ...]] = ()  # of numbers that columns may change, see ``rounds``
+    unstorable: ClassVar[frozenset[str]] = frozenset()  # floats that a column cannot hold: nan, inf, -inf
+    # Types of keys of which a column may silently treat two as the same; and integers, which may be mixed with them.
+    confounded: ClassVar[frozenset[type]] = frozenset({str, int})
+    equates_letters: ClassVar[bool] = False  # whether collations treat different letters, or signs, as the same
 
     def upsert(self, connection: Connection, write: BulkWrite) -> None:
         """Insert rows, or merge them with those of the same keys, in the order given.
@@ -481,6 +473,11 @@ class Dialect(ABC):
 
     # Stages: tables that hold rows until one statement merges them
 
+    stages_collate: ClassVar[bool] = True  # whether the columns of stages compare texts as those of the table do
+    # Where connections begin; empty if no other connection can fill a stage while a transaction is open.
+    current_schema: ClassVar[str] = ""
+    drop_temporary: ClassVar[str] = "DROP TABLE"  # drops a temporary table without ending the transaction
+
     def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
         """Return the statement that creates an empty table with some columns of another one, unless it is there.
 
@@ -510,6 +507,8 @@ class Dialect(ABC):
 
     # Rows that one transaction has locked
 
+    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it skips rows that others have locked
+
     def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
         """Return a query for rows that no other transaction may change until this one ends.
 
@@ -536,6 +535,9 @@ class Dialect(ABC):
 
     # Taking over
 
+    take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the previous owner
+    standing_seconds: ClassVar[float] = 5.0  # how long a short transaction may be idle
+
     @abstractmethod
     def lock_claim(
         self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition]
@@ -557,10 +559,6 @@ class Dialect(ABC):
 
     def holder_of(self, database: Database, connection: Connection, group: str, partition: Partition) -> int | None:
         """Return the session whose open transaction holds a partition."""
-        return None
-
-    def notices(self, database: Database) -> AbstractContextManager[Notices] | None:
-        """Open a listener for ``notify_nodes``, on its own connection."""
         return None
 
     def bound_transaction(self, connection: Connection, seconds: float, *, borrowed: bool) -> None:
@@ -587,6 +585,22 @@ class Dialect(ABC):
 
     def end_session(self, connection: Connection, holder: int) -> None:
         """End a session; raises a ``DBAPIError`` if the database's user may not."""
+
+    # Control tables, jobs and inbox
+
+    # The milliseconds of a clock that all processes share; in the era that ``era`` names they never go back.
+    now_ms: ClassVar[str] = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+    era: ClassVar[str] = "''"
+    wall_ms: ClassVar[str] = now_ms  # the time of day in milliseconds since 1970, while a transaction lasts, too
+    # What is sent to notify other nodes at once of a change in the control tables; empty: not possible.
+    notify_nodes: ClassVar[str] = ""
+    pairs: ClassVar[str] = "({})"  # a list of pairs of values, in the braces, among which a pair of columns may be
+    unpacks_json: ClassVar[bool] = False  # whether ``json_each`` makes rows of a list that is given as one value
+    unpacks_arrays: ClassVar[bool] = False  # whether ``unnest`` and ``json_to_recordset`` do
+
+    def notices(self, database: Database) -> AbstractContextManager[Notices] | None:
+        """Open a listener for ``notify_nodes``, on its own connection."""
+        return None
 
     # Helpers
 
