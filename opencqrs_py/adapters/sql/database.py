@@ -40,7 +40,7 @@ from opencqrs_py.adapters.sql.dialects.faults import (
     lost_before,
 )
 from opencqrs_py.adapters.sql.pool import MOST_CONNECTIONS, KeepingPool
-from opencqrs_py.adapters.sql.shadows.guards import ShadowGuard, SqliteGuard
+from opencqrs_py.adapters.sql.shadows.guards import ShadowGuard
 from opencqrs_py.adapters.sql.shadows.urls import without_mark
 from opencqrs_py.adapters.sql.slots import Slot, Slots
 from opencqrs_py.adapters.sql.tables import TableMissingError, adapted
@@ -201,7 +201,7 @@ class Database(Inherited):
         connect_by(engine, self.dialect.connect, self.label)
         if self._slots is not None and isinstance(engine.pool, KeepingPool):
             engine.pool.most = self._slots.most
-        if isinstance(self.shadow_guard, SqliteGuard):
+        if self.shadow_guard is not None:
             self.shadow_guard.enclose(engine)
         return engine
 

@@ -50,6 +50,9 @@ class ShadowGuard(ABC):
     def __init__(self) -> None:
         self._stored: frozenset[str] = frozenset()
 
+    def enclose(self, engine: Engine) -> None:  # noqa: B027 one guard needs it
+        """Watch the connections of an engine. Called once, before the first connection."""
+
     def see(self, _statement: str, *, of_handler: bool) -> None:  # noqa: ARG002 one guard needs it
         """Check a statement before it is sent, if the database does not show what it writes.
 
@@ -309,7 +312,7 @@ class SqliteGuard(ShadowGuard):
         self._refused: set[str] = set()
 
     def enclose(self, engine: Engine) -> None:
-        """Show the shared tables in each connection, and watch it. Called once, before the first connection."""
+        """Show the shared tables in each connection, and watch it."""
 
         @event.listens_for(engine, "connect")
         def _configure(connection: Any, _record: Any) -> None:
