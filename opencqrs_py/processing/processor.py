@@ -492,6 +492,8 @@ class PartitionProcessor:
             )
         try:
             entry = self._inbox.entry(page, portion.chunk[0], how, cursor, cursor.failure)
+        except UnsequencedError as failed:
+            return Outcome(cursor, failure=self._diagnosis.failure_before(failed.error, failed.event))
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK))

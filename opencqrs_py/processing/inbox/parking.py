@@ -125,8 +125,8 @@ class PartitionInbox(WaitingEvents):
         """Return the events without those of parked sequences, their last position, and the others as entries.
 
         Raises:
-            UnsequencedError: If the sequence of the first event cannot be determined; those before it come first.
-            InboxError: OCQ-602, for an event of several sequences.
+            UnsequencedError: If the sequence of the first event cannot be determined, or it has several (OCQ-602);
+                those before it come first.
         """
         parked = frozenset[str]() if cursor.parked is None else cursor.parked.ids
         try:
@@ -144,8 +144,7 @@ class PartitionInbox(WaitingEvents):
         """Return the events after a parked one without those of its sequence, and those as entries of the inbox.
 
         Raises:
-            UnsequencedError: If the sequence of one cannot be determined.
-            InboxError: OCQ-602, for an event of several sequences.
+            UnsequencedError: If the sequence of one cannot be determined, or it has several (OCQ-602).
         """
         if portion.page is None:
             raise LookupError(f"the event at position {first.position} is on no page")
@@ -170,8 +169,7 @@ class PartitionInbox(WaitingEvents):
         """Return the entry of an event that is parked after recorded failures.
 
         Raises:
-            UnsequencedError: If its sequence cannot be determined.
-            InboxError: OCQ-602, if it belongs to several.
+            UnsequencedError: If its sequence cannot be determined, or it has several (OCQ-602).
         """
         sequence_id = only_sequence(page, event, cursor, lambda _: True) or ""
         return parked_entry(

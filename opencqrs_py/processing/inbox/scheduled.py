@@ -82,9 +82,8 @@ class PartitionBatches(WaitingEvents):
         """Return the portion that moves events of the log into the inbox.
 
         Raises:
-            UnsequencedError: If the sequence of the first event cannot be determined, or whether it is accepted; those
-                before it come first.
-            InboxError: OCQ-602, for an event of several sequences.
+            UnsequencedError: If the sequence of the first event cannot be determined, as it has several (OCQ-602), or
+                whether it is accepted; those before it come first.
         """
         now, entries = self.clock.now(), list[InboxEntry]()
         since, expires = in_milliseconds(now), None

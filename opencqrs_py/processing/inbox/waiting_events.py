@@ -15,7 +15,7 @@ from opencqrs_py.model.outcome import Failure, Outcome
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.model.times import in_milliseconds
-from opencqrs_py.processing.feed import Page
+from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.inbox.parked_entries import before_mark
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, UnitOfWork
@@ -132,8 +132,7 @@ def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str
     Sequences that were handled ahead of the partition are left out.
 
     Raises:
-        UnsequencedError: If the sequences cannot be determined.
-        InboxError: OCQ-602, if there are several.
+        UnsequencedError: If the sequences cannot be determined, or, with OCQ-602, there are several.
     """
     found, partition = page.sequence_ids(event), cursor.partition
     if len(found) == 1:  # nearly always
@@ -146,5 +145,5 @@ def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str
     if len(own) > 1:
         what = f"the event belongs to {len(own)} sequences, and cannot wait in the inbox in the order of each"
         fix = "choose sequences so that an event belongs to one, or set retry.on-exhausted: stop or skip"
-        raise InboxError("OCQ-602", what, event.label, fix)
+        raise UnsequencedError(event, InboxError("OCQ-602", what, event.label, fix))
     return own[0]

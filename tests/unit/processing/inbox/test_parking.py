@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from opencqrs_py import Event, NonTransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
@@ -789,6 +790,44 @@ def test_an_event_of_unknown_sequence_blocks_only_later_events() -> None:
     assert world.waiting == {1: "retrying", 3: "pending"}
     (status,) = world.tracker.statuses()
     assert (status.state.value, status.position) == ("failed", 3)
+
+
+class ForTwo(SequencingByEvent):
+    """Events of ``/both`` belong to two sequences, as if upcasters had made two events of each."""
+
+    def __init__(self) -> None:
+        super().__init__(BySubject())
+
+    @override
+    def sequence_ids(self, event: Event) -> tuple[str, ...]:
+        return ("/a", "/b") if event.subject == "/both" else (event.subject,)
+
+
+def test_an_event_of_two_sequences_one_of_which_is_parked_blocks_only_later_events_and_is_named() -> None:
+    world = World(["/a", "/b", "/a", "/both", "/b"])
+    world.run.processing._sequencing = world.run.processing.feed._sequencing = ForTwo()
+    world.errors = {1: NO}
+    world.drain()
+    assert world.positions == [2]
+    assert world.waiting == {1: "retrying", 3: "pending"}
+    (status,) = world.tracker.statuses()
+    assert (status.state.value, status.position) == ("failed", 3)
+    assert status.error.startswith("[OCQ-602] InboxError: the event belongs to 2 sequences")
+    assert status.failure is not None
+    assert (status.failure.event_id, status.failure.position) == ("id 4", 4)
+
+
+def test_an_event_of_two_sequences_that_fails_itself_blocks_its_partition_and_keeps_its_attempts() -> None:
+    world = World(["/b", "/both", "/a"])
+    world.run.processing._sequencing = world.run.processing.feed._sequencing = ForTwo()
+    world.errors = {2: NO}
+    world.drain()
+    assert (world.positions, world.waiting) == ([1], {})
+    (status,) = world.tracker.statuses()
+    assert (status.state.value, status.position) == ("failed", 1)
+    assert status.error.startswith("[OCQ-602] InboxError: the event belongs to 2 sequences")
+    assert status.failure is not None
+    assert (status.failure.event_id, status.failure.attempts) == ("id 2", 1)
 
 
 # ------------------------------------------------------------------------------------------------------------ laws

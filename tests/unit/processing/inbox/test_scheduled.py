@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from opencqrs_py import Event, NonTransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
@@ -605,6 +606,30 @@ def test_another_event_at_the_position_of_a_waiting_one_is_not_handled_instead(
     world.pass_time(10)
     assert world.waiting == {2: "undecodable"} if rule.each else {1: "pending", 2: "undecodable"}
     assert world.positions == ([1, 3] if rule.each else [3])
+
+
+class ForTwo(SequencingByEvent):
+    """Events of ``/both`` belong to two sequences, as if upcasters had made two events of each."""
+
+    def __init__(self) -> None:
+        super().__init__(PerSubject())
+        self.id_of_subject = None
+
+    @override
+    def sequence_ids(self, event: Event) -> tuple[str, ...]:
+        return ("/a", "/b") if event.subject == "/both" else (event.subject,)
+
+
+def test_an_event_of_two_sequences_stops_the_partition_before_it_and_is_named() -> None:
+    world = World(["/a", "/b", "/both", "/a"])
+    world.run.processing._sequencing = world.run.processing.feed._sequencing = ForTwo()
+    world.drain()
+    assert world.waiting == {1: "pending", 2: "pending"}
+    (status,) = world.tracker.statuses()
+    assert (status.state.value, status.position) == ("failed", 2)
+    assert status.error.startswith("[OCQ-602] InboxError: the event belongs to 2 sequences")
+    assert status.failure is not None
+    assert (status.failure.event_id, status.failure.position) == ("id 3", 3)
 
 
 # ------------------------------------------------------------------------------------------------- size and ordering
