@@ -227,7 +227,7 @@ class PartitionStatus:
         next_attempt_at: ISO 8601 time of the next attempt, or ``None``.
         updated_at: ISO 8601 time at which its progress was last stored, or its participants last handled events, or it
             was claimed or reset; ``None`` if that is not known.
-        failure: The failure of the event that was last tried in vain, or ``None``. The last error may be another one.
+        failure: That of the last event that failed, until it is handled, or ``None``; ``error`` may be another's.
         skipped: Events that were skipped since the group began.
         parked: How many events wait in the inbox, by what they wait for.
         wanted: Whether the partition is to be ``started``, ``stopped``, or ``paused`` by a command.
