@@ -330,14 +330,15 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 self._failure, self._is_spark_lost = error, at_start or isinstance(error, EngineError)
             self._running = {task for task in self._running if task.job is not None}
             busy = self._busy()
+            for group in self._groups.values():
+                self._mark_failed(driver for driver in group.drivers if driver not in busy)
             self._changed.notify_all()
-        for group in self._groups.values():
-            self._mark_failed([driver for driver in tuple(group.drivers) if driver not in busy])
 
     def _mark_failed(self, drivers: Iterable[PartitionDriver]) -> None:
         """Have partitions without a task report that Spark is lost, or has not started, unless that is part of a stop.
 
-        Another error, such as an observer's, does not concern them.
+        Another error, such as an observer's, does not concern them. The caller holds the lock, since a partition may be
+        released as soon as it has no task.
         """
         if self._failure is not None and self._is_spark_lost and not self._stopping:
             for driver in drivers:
@@ -642,10 +643,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         if task.permit is not None:
             task.permit.withdraw()
         with self._changed:
+            self._mark_failed(task.drivers)
             self._running.discard(task)
             self._changed.notify_all()
         self._report_takeover()
-        self._mark_failed(task.drivers)
 
     def _wake(self) -> None:
         with self._changed:

@@ -22,6 +22,7 @@ from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.control.layouts import carried_over
 from opencqrs_py.control.records import TaskLoad
+from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as spark_engine
 from opencqrs_py.engines.spark import tasks
@@ -630,6 +631,30 @@ class TestWhileSparkIsStarting:
         wait_for_tasks(engine)
         engine.engine.stop(patience=SECONDS)
         assert {state for state, _ in engine.states()} == {"failed"}
+
+    def test_a_partition_whose_task_ends_after_the_engine_is_failed_before_it_is_released(self, engine, monkeypatch):
+        """Otherwise it would be published as stopped."""
+        begun, free, stops = Signal(), Signal(), []
+
+        def stop_and_fail(driver: PartitionDriver, error: BaseException) -> None:
+            stops.append(Thread(target=engine.engine.stop, args=(SECONDS,)))
+            stops[-1].start()
+            stops[-1].join(0.2)  # it must wait for this
+            fail(driver, error)
+
+        fail = PartitionDriver.fail
+        engine.make(handles_while_starting=True)
+        engine.before_return = lambda: (begun.set(), free.wait(SECONDS))
+        engine.engine.assign("g", layout(PARTITIONS)[:1])
+        engine.engine.start()
+        assert begun.wait(SECONDS)
+        monkeypatch.setattr(PartitionDriver, "fail", stop_and_fail)
+        engine.sessions.finish(EngineError("OCQ-402", "Spark did not start"))
+        free.set()
+        wait_for_tasks(engine)
+        for stopping in stops:
+            stopping.join(SECONDS)
+        assert engine.tracker.statuses()[0].state.value == "failed"
 
 
 @pytest.mark.parametrize(
