@@ -354,15 +354,13 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 if self._stopping:
                     return
                 busy = self._busy()
-                at_head, refused, tasks = self._at_head(busy), self._refused(busy), self._dealt(busy, slots)
-                self._running.update(at_head, refused, tasks)
-                if not at_head and not refused and not tasks:
+                at_once, tasks = self._settled_at_once(busy), self._dealt(busy, slots)
+                self._running.update(at_once, tasks)
+                if not at_once and not tasks:
                     self._changed.wait(min(group.next_due(busy) for group in self._groups.values()))
             self._look_after_tasks()
-            for task in at_head:
-                self._settle_idle(task)
-            for task in refused:
-                self._refuse(task)
+            for task, refusal in at_once.items():
+                self._settle_at_once(task, refusal)
             for task in tasks:
                 self._start(task)
 
@@ -408,31 +406,24 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         here = self._meanwhile.tasks > 0 and can_wait
         return group.watcher.refusal is None and (self._jobs is not None or here)
 
-    def _at_head(self, busy: Collection[PartitionDriver]) -> list[RunningTask]:
-        """Return the partitions that have just been claimed and have no work: no task will report that they run."""
-        since = self._clock.monotonic()
-        found = ((group, group.new_at_head(busy)) for group in self._groups.values())
-        return [RunningTask(group, tuple(drivers), since) for group, drivers in found if drivers]
+    def _settled_at_once(self, busy: Collection[PartitionDriver]) -> dict[RunningTask, BaseException | None]:
+        """Return the partitions about which no task will report: they have just been claimed and have no work.
 
-    def _settle_idle(self, task: RunningTask) -> None:
+        If their event store cannot be watched, those with work, and why: a task would fail, too.
+        """
+        since, found = self._clock.monotonic(), dict[RunningTask, BaseException | None]()
+        for group in self._groups.values():
+            refusal = group.watcher.refusal
+            if drivers := group.new_at_head(busy) if refusal is None else group.ready(busy):
+                found[RunningTask(group, tuple(drivers), since)] = refusal
+        return found
+
+    def _settle_at_once(self, task: RunningTask, refusal: BaseException | None) -> None:
         try:
             for driver in task.drivers:
-                driver.settle(Outcome(driver.cursor, idle=True))
-        finally:
-            self._free(task)
-
-    def _refused(self, busy: Collection[PartitionDriver]) -> list[RunningTask]:
-        """Return the partitions whose event store cannot be watched."""
-        since = self._clock.monotonic()
-        groups = [group for group in self._groups.values() if group.watcher.refusal is not None]
-        return [RunningTask(group, tuple(ready), since) for group in groups if (ready := group.ready(busy))]
-
-    def _refuse(self, task: RunningTask) -> None:
-        """Report why the event store cannot be watched: a task would fail, too."""
-        refusal = task.group.watcher.refusal
-        try:
-            if refusal is not None:
-                for driver in task.drivers:
+                if refusal is None:
+                    driver.settle(Outcome(driver.cursor, idle=True))
+                else:
                     driver.refuse(refusal)
         finally:
             self._free(task)
