@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, inf, log2
+from math import inf
 from threading import Condition, Thread, current_thread
 from typing import TypeVar
 
@@ -26,13 +26,13 @@ from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import BeginsStop, EndsAsAWhole, EndsClaims, Engine, GroupRun, RunsTasks
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
-from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask, partitions_queued
+from opencqrs_py.engines.spark.groups import TASK_SECONDS, RunnableGroup, RunningTask, partitions_queued
 from opencqrs_py.engines.spark.jobs import (
     Capacity,
+    SparkJob,
     SparkJobs,
     Stillness,
     active_jobs,
-    copies_tasks,
     executors_of,
     running_tasks,
     spark_failure,
@@ -50,15 +50,13 @@ from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.notices import NO_OBSERVER, Observer
-from opencqrs_py.processing.ports import Clock, LimitedSource, SystemClock
+from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import SupervisedPartition
 
-TASK_SECONDS = 2.0  # a task's length, long enough to make Spark's own cost small
 DRIVER_SECONDS = 0.5  # the length of a task on the driver
 NOTICED_SECONDS = 10.0  # after which a log line reports that tasks wait while nothing at all runs on Spark
 STILL_SECONDS = 60.0  # after which they are abandoned
 _LEAST_SECONDS = 0.001  # of a task, for its rate
-_LEAST_READ, _MOST_READ = 16, 10_000  # events that a task reads at once for each of its partitions; and at most
 _CANCEL_SECONDS = 0.5  # how long cancelled jobs may take to end; Spark kills their Python workers after 0.2
 
 _AnyPermit = TypeVar("_AnyPermit", Permit, DriverPermit)
@@ -119,7 +117,6 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._stopping = False
         self._failure: Exception | None = None
         self._is_spark_lost = False  # or has not started: that is why the engine has ended
-        self._spark: SparkSession | None = None
         self._opening = False
         self._handled_here = 0
         self._is_taking_over = False  # Spark is ready, and the driver may still handle events
@@ -127,7 +124,6 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._jobs: SparkJobs | None = None
         self._capacity = Capacity(self._clock)
         self._stillness = Stillness(self._running_tasks, self._clock)
-        self._copies = False
         self._held_slots = HeldSlots(self._clock)
         self._noticed = False  # that Spark is stalled
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
@@ -265,7 +261,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             group.leaving.difference_update(drivers)
 
     def _require_session(self) -> None:
-        if self._spark is not None or self._opening:
+        if self._jobs is not None or self._opening:
             return
         if master := self._sessions.will_start:
             logger.info("starting Spark (%s)", master)
@@ -310,8 +306,6 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             group.recipe = self._sessions.handed_over(group.run.recipe)
             if group.in_frames is not None:
                 group.in_frames.use(SparkFrames(spark, group.recipe, group.in_frames))
-        self._spark = spark
-        self._copies = copies_tasks(spark.sparkContext)
         self._jobs = SparkJobs(spark.sparkContext)
 
     def _coordinate(self) -> None:
@@ -379,8 +373,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
     def _slots(self) -> int:
         """Return how many tasks can run at once; executors of a cluster come and go."""
-        if self._spark is not None:
-            return self._capacity.look(self._spark.sparkContext)
+        if self._jobs is not None:
+            return self._capacity.look(self._jobs.context)
         return self._meanwhile.tasks
 
     def _dealt(self, busy: Collection[PartitionDriver], slots: int) -> list[RunningTask]:
@@ -432,31 +426,28 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         return {driver for task in self._running for driver in task.drivers}
 
     def _start(self, task: RunningTask) -> None:
-        run, recipe = task.group.run, task.group.recipe
         cursors = tuple(driver.supervised.begin() for driver in task.drivers)
         try:
-            if self._spark is not None:
-                self._sessions.restore()
-            if task.group.in_frames is not None and self._spark is not None:
-                on_driver = self._permit(task, DriverPermit())
-                work, context = Task(cursors, TASK_SECONDS), self._spark.sparkContext
-                task.job = self._here.start(run.processing, work, on_driver, partial(self._ended, task), context)
-            elif self._jobs is None or recipe is None:
-                here = self._permit(task, DriverPermit())
-                ended = partial(self._ended, task, here=True)
-                task.job = self._here.start(run.processing, Task(cursors, DRIVER_SECONDS), here, ended)
-            else:
-                permit = self._sessions.permit()
-                permit.give()
-                self._permit(task, permit)
-                most, upto = read_at_once(task.group.rate, len(cursors)), _limit_of(run)
-                work = Task(cursors, TASK_SECONDS, most, upto)
-                if task.group.participates:
-                    work = Task(cursors, run.hold, None, upto)
-                runner = TaskRunner(recipe, permit, self._copies)
-                task.job = self._jobs.start(run.group, runner, work, partial(self._ended, task))
+            if self._jobs is None:
+                task.job = self._started_here(task, Task(cursors, DRIVER_SECONDS), None)
+                return
+            self._sessions.restore()
+            if task.group.in_frames is not None or task.group.recipe is None:
+                task.job = self._started_here(task, Task(cursors, TASK_SECONDS), self._jobs.context)
+                return
+            permit = self._sessions.permit()
+            permit.give()
+            runner = TaskRunner(task.group.recipe, self._permit(task, permit), self._jobs.copies)
+            work, ended = task.group.work(cursors), partial(self._ended, task)
+            task.job = self._jobs.start(task.group.run.group, runner, work, ended)
         except Exception as error:
             self._ended(task, error)
+
+    def _started_here(self, task: RunningTask, work: Task, context: SparkContext | None) -> SparkJob[TaskResult]:
+        """Start a task on the driver: with a context, its handler gets data frames; otherwise Spark is starting."""
+        ended = partial(self._ended, task, here=context is None)
+        permit = self._permit(task, DriverPermit())
+        return self._here.start(task.group.run.processing, work, permit, ended, context)
 
     def _permit(self, task: RunningTask, permit: _AnyPermit) -> _AnyPermit:
         """Give a task its permit, and withdraw it at once if a stop or a release found the task without one."""
@@ -504,15 +495,15 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             self._settle_timeout(task, hung)
             return
         for driver, outcome in repeated.items():
-            if not self._copies:
+            if self._jobs is None or not self._jobs.copies:
                 self._assignment.claim_again(driver.supervised.group, [driver], crashed=True)
             nothing_known = not outcome.tried and driver.cursor.stored == outcome.cursor.stored
             driver.settle(replace(outcome, cursor=driver.cursor, failure=None, without_log=nothing_known))
 
     def _timed_out_run(self, task: RunningTask) -> TimedOut | None:
-        if self._spark is None or task.job is None:
+        if self._jobs is None or task.job is None:
             return None
-        return timed_out_run(self._spark.sparkContext, task.job.tag)
+        return timed_out_run(self._jobs.context, task.job.tag)
 
     def _lost(self, task: RunningTask, error: Exception) -> None:
         """Process the failure of Spark to finish a task."""
@@ -579,9 +570,9 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
     def _report_held_slots(self, tasks: Sequence[RunningTask]) -> None:
         """Report once that long tasks hold all slots while partitions wait, and once when that ends."""
-        if self._spark is None:
+        if self._jobs is None:
             return
-        look = partial(self._active_jobs, self._spark.sparkContext)
+        look = partial(self._active_jobs, self._jobs.context)
         since = min((task.since for task in tasks), default=inf)
         in_turn = {name for name, group in self._groups.items() if group.participates}
         line = self._held_slots.news(self._capacity.slots, since, look, partial(self._waiting, tasks), in_turn)
@@ -604,17 +595,17 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
         On the driver, a handler of data frames waits during its jobs; its work before them does not count.
         """
-        if task.group.in_frames is None or self._spark is None:
+        if task.group.in_frames is None or self._jobs is None:
             return None if isinstance(task.permit, DriverPermit) else task.since
-        if not self._spark.sparkContext.statusTracker().getActiveJobsIds():
+        if not self._jobs.context.statusTracker().getActiveJobsIds():
             return None
         return self._clock.monotonic() if task.waits_since is None else task.waits_since
 
     def _reason(self) -> str:
         """Return why nothing may be running, as far as Spark knows; nothing for a local master, which is only slow."""
-        if self._spark is None or is_local(str(self._spark.sparkContext.master)):
+        if self._jobs is None or is_local(str(self._jobs.context.master)):
             return ""
-        context = self._spark.sparkContext
+        context = self._jobs.context
         count = executors_of(context)
         what = "no executor" if not count else "1 executor, which is busy" if count == 1 else f"{count} busy executors"
         return f"master {context.master} gives it {what}"
@@ -628,7 +619,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             self._free(task)
 
     def _running_tasks(self) -> int:
-        return 0 if self._spark is None else running_tasks(self._spark.sparkContext)
+        return 0 if self._jobs is None else running_tasks(self._jobs.context)
 
     def _free(self, task: RunningTask) -> None:
         if task.permit is not None:
@@ -642,28 +633,6 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-def _limit_of(run: GroupRun) -> int | None:
-    """Return up to where a task may currently read: executors read the log themselves."""
-    source = run.processing.source
-    return source.limit() if isinstance(source, LimitedSource) else None
-
-
-def read_at_once(rate: float | None, partitions: int) -> int | None:
-    """Return how many events a task reads at once, ``None`` for as many as its chunks need.
-
-    What a task has read but not handled is read again, so it reads about a tenth of what it can handle in its time.
-    Sizes are powers of two, as feeds are kept by their sizes.
-
-    Args:
-        rate: Events a second that a task of the group handles; ``None`` if that is not known.
-        partitions: Those of the task.
-    """
-    if rate is None:
-        return None
-    wanted = max(rate * TASK_SECONDS / 10, _LEAST_READ * partitions)
-    return 1 << ceil(log2(wanted)) if wanted < _MOST_READ else None
 
 
 def _may_run_here(task: RunningTask) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import ceil, log2
 
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
@@ -16,17 +17,21 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.jobs import SparkJob
 from opencqrs_py.engines.spark.slots import ActiveJob
-from opencqrs_py.engines.spark.tasks import Permit, SentRecipe, TaskResult
+from opencqrs_py.engines.spark.tasks import Permit, SentRecipe, Task, TaskResult
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.model.progress import Cursor, ProcessorState
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.inbox.parking import is_stale
-from opencqrs_py.processing.ports import Clock
+from opencqrs_py.processing.ports import Clock, LimitedSource
+
+TASK_SECONDS = 2.0
+"""A task's length, long enough to make Spark's own cost small."""
 
 _IDLE_SECONDS = 1.0
+_LEAST_READ, _MOST_READ = 16, 10_000  # events that a task reads at once for each of its partitions; and at most
 
 
 class RunnableGroup:
@@ -71,6 +76,14 @@ class RunnableGroup:
         self.started = now
         if self.participates:
             self._started_last |= {driver.partition: now for driver in drivers}
+
+    def work(self, cursors: tuple[Cursor, ...]) -> Task:
+        """Return the work of a task on Spark: executors read the log themselves, up to where they currently may."""
+        source = self.run.processing.source
+        upto = source.limit() if isinstance(source, LimitedSource) else None
+        if self.participates:
+            return Task(cursors, self.run.hold, None, upto)
+        return Task(cursors, TASK_SECONDS, read_at_once(self.rate, len(cursors)), upto)
 
     @property
     def drivers(self) -> list[PartitionDriver]:
@@ -148,6 +161,22 @@ def _is_stale(driver: PartitionDriver, parked: ParkedSequences | None, now: date
     if driver.supervised.scheduled:
         return driver.cursor.tick is None and driver.supervised.is_due_in_inbox
     return parked is None or is_stale(parked, now)
+
+
+def read_at_once(rate: float | None, partitions: int) -> int | None:
+    """Return how many events a task reads at once, ``None`` for as many as its chunks need.
+
+    What a task has read but not handled is read again, so it reads about a tenth of what it can handle in its time.
+    Sizes are powers of two, as feeds are kept by their sizes.
+
+    Args:
+        rate: Events a second that a task of the group handles; ``None`` if that is not known.
+        partitions: Those of the task.
+    """
+    if rate is None:
+        return None
+    wanted = max(rate * TASK_SECONDS / 10, _LEAST_READ * partitions)
+    return 1 << ceil(log2(wanted)) if wanted < _MOST_READ else None
 
 
 @dataclass(eq=False, slots=True)

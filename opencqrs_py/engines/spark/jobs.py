@@ -51,12 +51,14 @@ Ended = Callable[["TaskResult | Exception"], None]
 class SparkJobs:
     """Runs tasks as jobs. Safe for several threads.
 
-    Args:
+    Attributes:
         context: The Spark context.
+        copies: Whether Spark runs a copy of a slow task.
     """
 
     def __init__(self, context: SparkContext) -> None:
-        self._context = context
+        self.context = context
+        self.copies = copies_tasks(context)
         self._threads = Threads()
 
     def start(self, group: str, runner: TaskRunner, task: Task, ended: Ended) -> SparkJob[TaskResult]:
@@ -69,14 +71,13 @@ class SparkJobs:
             ended: Called with the result, or with the error if Spark could not finish the job, on the job's thread; not
                 called if the job was abandoned.
         """
-        job = SparkJob[TaskResult](self._context, ended)
+        job = SparkJob[TaskResult](self.context, ended)
         self._threads.run(f"opencqrs-{group}", lambda: job.run(lambda: self._collected(job.tag, group, runner, task)))
         return job
 
     def _collected(self, tag: str, group: str, runner: TaskRunner, task: Task) -> TaskResult:
-        context = self._context
-        with labelled(context, tag, group, description_of(task)):
-            (line,) = context.parallelize([write_task(task)], 1).map(runner).collect()
+        with labelled(self.context, tag, group, description_of(task)):
+            (line,) = self.context.parallelize([write_task(task)], 1).map(runner).collect()
         return read_result(line)
 
 

@@ -27,7 +27,8 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as spark_engine
 from opencqrs_py.engines.spark import tasks
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
-from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
+from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine
+from opencqrs_py.engines.spark.groups import read_at_once
 from opencqrs_py.engines.spark.slots import HELD_SECONDS, ActiveJob
 from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut
