@@ -8,15 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from threading import Condition, Thread, current_thread
 from typing import TypeVar
 
 from pyspark import SparkContext
-from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from typing_extensions import override
 
@@ -35,15 +34,12 @@ from opencqrs_py.engines.spark.jobs import (
     active_jobs,
     executors_of,
     running_tasks,
-    spark_failure,
-    timed_out_call,
-    timed_out_run,
 )
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.slots import HELD_SECONDS, ActiveJob, HeldSlots, shares
+from opencqrs_py.engines.spark.task_ends import TaskEnds
 from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner
-from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher, stop_all
 from opencqrs_py.errors import EngineError, EngineLostError
 from opencqrs_py.model.naming import counted
@@ -121,6 +117,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._handled_here = 0
         self._is_taking_over = False  # Spark is ready, and the driver may still handle events
         self._here = DriverJobs()
+        self._ends = TaskEnds(self._assignment)
         self._jobs: SparkJobs | None = None
         self._capacity = Capacity(self._clock)
         self._stillness = Stillness(self._running_tasks, self._clock)
@@ -457,91 +454,27 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         return permit
 
     def _ended(self, task: RunningTask, result: TaskResult | Exception, *, here: bool = False) -> None:
-        """Process the result of a task. Called on the thread of its job."""
+        """Process the end of a task. Called on the thread of its job."""
         try:
-            if isinstance(result, Exception):
-                self._lost(task, result)
-                return
-            handled = sum(outcome.handled for outcome in result.outcomes)
-            if here:
-                self._handled_here += handled
-            elif handled:
-                task.group.rate = handled / max(self._clock.monotonic() - task.since, _LEAST_SECONDS)
-            repeated = {}
-            for driver, outcome in zip(task.drivers, result.outcomes, strict=True):
-                if self._is_fenced_by_own_run(driver, outcome):
-                    repeated[driver] = outcome
-                else:
-                    driver.settle(outcome)
-            if repeated:
-                self._settle_repeated(task, repeated)
-            if task.group.in_frames is not None and any(outcome.failure for outcome in result.outcomes):
-                self._sessions.check()  # the JVM may be gone
+            if not isinstance(result, Exception):
+                self._finished(task, result.outcomes, here=here)
+            elif not self._stopping:
+                self._sessions.check()
+                self._ends.lose(task, result)
         except Exception as error:
             self._fail(self._explained(error))
         finally:
             self._free(task)
 
-    def _is_fenced_by_own_run(self, driver: PartitionDriver, outcome: Outcome) -> bool:
-        """Return whether another run of the same task fenced this one; then the partition is taken over from it."""
-        return outcome.is_fenced and not driver.abandoned and self._assignment.continued(driver)
-
-    def _settle_repeated(self, task: RunningTask, repeated: Mapping[PartitionDriver, Outcome]) -> None:
-        """Process a task that Spark ran more than once: nothing is lost, unless a call timed out in another run.
-
-        If Spark makes no copies, the earlier runs were lost, perhaps because of an event: then this is the third run.
-        """
-        if (hung := self._timed_out_run(task)) is not None:
-            self._settle_timeout(task, hung)
-            return
-        for driver, outcome in repeated.items():
-            if self._jobs is None or not self._jobs.copies:
-                self._assignment.claim_again(driver.supervised.group, [driver], crashed=True)
-            nothing_known = not outcome.tried and driver.cursor.stored == outcome.cursor.stored
-            driver.settle(replace(outcome, cursor=driver.cursor, failure=None, without_log=nothing_known))
-
-    def _timed_out_run(self, task: RunningTask) -> TimedOut | None:
-        if self._jobs is None or task.job is None:
-            return None
-        return timed_out_run(self._jobs.context, task.job.tag)
-
-    def _lost(self, task: RunningTask, error: Exception) -> None:
-        """Process the failure of Spark to finish a task."""
-        if self._stopping:
-            return
-        self._sessions.check()
-        if (hung := timed_out_call(error)) is not None:
-            self._settle_turns(task, hung.outcomes)
-            self._settle_timeout(task, hung)
-        else:
-            self._broken(task, spark_failure(error), crashed=not isinstance(error, PythonException))
-
-    def _broken(self, task: RunningTask, failure: Failure, *, crashed: bool) -> None:
-        """Claim the partitions again: what a lost task has committed is only in the database."""
-        self._assignment.claim_again(task.group.run.group, task.drivers, crashed=crashed)
-        for driver in task.drivers:
-            if driver not in task.group.leaving:
-                driver.settle(Outcome(driver.cursor, failure=failure))
-
-    def _settle_turns(self, task: RunningTask, outcomes: Sequence[Outcome]) -> None:
-        """Process the outcomes of partitions before a call in one of them timed out; nothing else would report them.
-
-        What participants have done since their claim is void.
-        """
-        of_partition = {outcome.cursor.partition: outcome for outcome in outcomes if not task.group.participates}
-        for driver in task.drivers:
-            outcome = of_partition.get(driver.partition)
-            if outcome is not None and not self._is_fenced_by_own_run(driver, outcome):
-                driver.settle(outcome)
-
-    def _settle_timeout(self, task: RunningTask, hung: TimedOut) -> None:
-        """Process the timeout of a call. Its worker has ended, and with it the call's transaction."""
-        self._assignment.claim_again(task.group.run.group, task.drivers, crashed=False)
-        for driver in task.drivers:
-            if driver.partition == hung.partition and driver not in task.group.leaving:
-                before = sum(one.handled for one in hung.outcomes if one.cursor.partition == hung.partition)
-                what = (hung.failure, hung.listed, before)
-                driver.settle_timeout(*what, parked=hung.parked, sequence_id=hung.sequence_id)
+    def _finished(self, task: RunningTask, outcomes: Sequence[Outcome], *, here: bool) -> None:
+        handled = sum(outcome.handled for outcome in outcomes)
+        if here:
+            self._handled_here += handled
+        elif handled:
+            task.group.rate = handled / max(self._clock.monotonic() - task.since, _LEAST_SECONDS)
+        self._ends.settle(task, outcomes, copies=self._jobs is not None and self._jobs.copies)
+        if task.group.in_frames is not None and any(outcome.failure for outcome in outcomes):
+            self._sessions.check()  # the JVM may be gone
 
     def _look_after_tasks(self) -> None:
         """Abandon the tasks that wait while nothing runs, so that their partitions are claimed again.
@@ -615,7 +548,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         if task.job is not None and task.job.abandon():
             if task.permit is not None:
                 task.permit.withdraw()
-            self._broken(task, failure, crashed=False)
+            self._ends.break_off(task, failure, crashed=False)
             self._free(task)
 
     def _running_tasks(self) -> int:

@@ -142,6 +142,19 @@ class SparkJob(Generic[Result]):
                 self._context.cancelJobsWithTag(self.tag)
         return first
 
+    def timed_out_run(self) -> TimedOut | None:
+        """Return the call that timed out in a run of the task that Spark then repeated itself; ``None`` if none did."""
+        if self._context is None:
+            return None
+        store: Any = self._context._jsc.sc().statusStore()  # noqa: SLF001 the only way
+        for stage in [stage for job in _jobs_with(self._context, self.tag) for stage in job.stageIds]:
+            runs = store.taskList(stage, 0, _MOST_RUNS)
+            errors = [runs.apply(number).errorMessage() for number in range(runs.size())]
+            for text in [error.get() for error in errors if error.isDefined()]:
+                if (hung := timed_out_of(raised_last(text))) is not None:
+                    return hung
+        return None
+
     def _is_last(self) -> bool:
         with self._lock:
             before, self._over = self._over, True
@@ -252,18 +265,6 @@ def timed_out_call(error: Exception) -> TimedOut | None:
     """Return the call of a handler that timed out, if that is why a job failed."""
     text = error.getMessage() if isinstance(error, PythonException) else ""
     return timed_out_of(raised_last(text or ""))
-
-
-def timed_out_run(context: SparkContext, tag: str) -> TimedOut | None:
-    """Return the call that timed out in a run of a job's task that Spark then repeated itself; ``None`` if none did."""
-    spark: Any = context._jsc.sc()  # noqa: SLF001 the only way
-    for stage in [stage for job in _jobs_with(context, tag) for stage in job.stageIds]:
-        runs = spark.statusStore().taskList(stage, 0, _MOST_RUNS)
-        errors = [runs.apply(number).errorMessage() for number in range(runs.size())]
-        for text in [error.get() for error in errors if error.isDefined()]:
-            if (hung := timed_out_of(raised_last(text))) is not None:
-                return hung
-    return None
 
 
 def failures_of_jobs(context: SparkContext, tag: str) -> Iterator[str]:
