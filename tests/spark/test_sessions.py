@@ -17,9 +17,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from opencqrs_py.engines.spark.jobs import active_jobs, labelled, slots_of
+from opencqrs_py.engines.spark.jobs import labelled
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
-from opencqrs_py.engines.spark.slots import ActiveJob
+from opencqrs_py.engines.spark.slots import ActiveJob, active_jobs, slots_of
 
 pytestmark = [pytest.mark.spark]
 SECONDS = 300  # to wait at most: a Java starts, on a busy machine

@@ -5,7 +5,6 @@ Runs on the driver. One coordinator thread decides; the threads of jobs only bri
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -25,19 +24,10 @@ from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import BeginsStop, EndsAsAWhole, EndsClaims, Engine, GroupRun, RunsTasks
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
-from opencqrs_py.engines.spark.groups import TASK_SECONDS, RunnableGroup, RunningTask, partitions_queued
-from opencqrs_py.engines.spark.jobs import (
-    Capacity,
-    SparkJob,
-    SparkJobs,
-    Stillness,
-    active_jobs,
-    executors_of,
-    running_tasks,
-)
-from opencqrs_py.engines.spark.masters import is_local
+from opencqrs_py.engines.spark.groups import TASK_SECONDS, RunnableGroup, RunningTask
+from opencqrs_py.engines.spark.jobs import SparkJob, SparkJobs
 from opencqrs_py.engines.spark.session import Sessions
-from opencqrs_py.engines.spark.slots import HELD_SECONDS, ActiveJob, HeldSlots, shares
+from opencqrs_py.engines.spark.slots import STILL, Capacity, TaskWatch, shares
 from opencqrs_py.engines.spark.task_ends import TaskEnds
 from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner
 from opencqrs_py.engines.watching import HeadWatcher, stop_all
@@ -50,8 +40,6 @@ from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 DRIVER_SECONDS = 0.5  # the length of a task on the driver
-NOTICED_SECONDS = 10.0  # after which a log line reports that tasks wait while nothing at all runs on Spark
-STILL_SECONDS = 60.0  # after which they are abandoned
 _LEAST_SECONDS = 0.001  # of a task, for its rate
 _CANCEL_SECONDS = 0.5  # how long cancelled jobs may take to end; Spark kills their Python workers after 0.2
 
@@ -120,9 +108,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._ends = TaskEnds(self._assignment)
         self._jobs: SparkJobs | None = None
         self._capacity = Capacity(self._clock)
-        self._stillness = Stillness(self._running_tasks, self._clock)
-        self._held_slots = HeldSlots(self._clock)
-        self._noticed = False  # that Spark is stalled
+        self._watch: TaskWatch | None = None
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
     @override
@@ -245,10 +231,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 task.permit.withdraw()
 
     def _await_tasks(self, drivers: Collection[PartitionDriver] | None, patience: float) -> None:
-        until = time.monotonic() + patience
         with self._changed:
-            while self._tasks_of(drivers) and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: not self._tasks_of(drivers), patience)
 
     def _let_go(self, group: RunnableGroup, drivers: Sequence[PartitionDriver]) -> None:
         for driver in drivers:
@@ -303,6 +287,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             group.recipe = self._sessions.handed_over(group.run.recipe)
             if group.in_frames is not None:
                 group.in_frames.use(SparkFrames(spark, group.recipe, group.in_frames))
+        in_turn = {name for name, group in self._groups.items() if group.participates}
+        self._watch = TaskWatch(spark.sparkContext, self._capacity, self._clock, self._ready, in_turn)
         self._jobs = SparkJobs(spark.sparkContext)
 
     def _coordinate(self) -> None:
@@ -312,7 +298,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             self._fail(self._explained(error))
 
     def _explained(self, error: Exception) -> Exception:
-        return _jvm_gone(error) if self._sessions.is_gone(error) else error
+        if not self._sessions.is_gone(error):
+            return error
+        fix = "start again: progress is safe in the database"
+        return EngineLostError("OCQ-403", f"Spark's JVM is gone ({type(error).__name__})", fix=fix)
 
     def _fail(self, error: Exception, *, at_start: bool = False) -> None:
         """End the coordinator; ``check`` raises the error. Nothing waits for tasks that were not started."""
@@ -349,7 +338,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 self._running.update(at_once, tasks)
                 if not at_once and not tasks:
                     self._changed.wait(min(group.next_due(busy) for group in self._groups.values()))
-            self._look_after_tasks()
+            self._abandon_stalled()
             for task, refusal in at_once.items():
                 self._settle_at_once(task, refusal)
             for task in tasks:
@@ -476,72 +465,20 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         if task.group.in_frames is not None and any(outcome.failure for outcome in outcomes):
             self._sessions.check()  # the JVM may be gone
 
-    def _look_after_tasks(self) -> None:
-        """Abandon the tasks that wait while nothing runs, so that their partitions are claimed again.
-
-        While a task runs, none is abandoned: a handler may take hours, and Spark itself notices a hung executor.
-        """
-        if self._jobs is None:
+    def _abandon_stalled(self) -> None:
+        """Abandon the tasks that wait while nothing runs on Spark, so that their partitions are claimed again."""
+        if self._watch is None:
             return
         with self._changed:
             started = [task for task in self._running if task.job is not None]
-        for task in started:
-            task.waits_since = self._waits_since(task)
-        waiting = {task: since for task in started if (since := task.waits_since) is not None}
-        still = self._stillness.seconds([*waiting.values()])
-        self._report_held_slots([] if still else started)
-        if still < NOTICED_SECONDS:
-            self._noticed = False
-        elif not self._noticed:
-            self._noticed = True
-            if reason := self._reason():
-                tasks = counted(len(waiting), "task waits", "tasks wait")
-                logger.warning("no task has run on Spark for %.0f s while %s: %s", still, tasks, reason)
-        if still >= STILL_SECONDS:
-            for task in waiting:
-                self._abandon(task, _still(STILL_SECONDS))
+        for task in self._watch.stalled(started):
+            self._abandon(task, STILL)
 
-    def _report_held_slots(self, tasks: Sequence[RunningTask]) -> None:
-        """Report once that long tasks hold all slots while partitions wait, and once when that ends."""
-        if self._jobs is None:
-            return
-        look = partial(self._active_jobs, self._jobs.context)
-        since = min((task.since for task in tasks), default=inf)
-        in_turn = {name for name, group in self._groups.items() if group.participates}
-        line = self._held_slots.news(self._capacity.slots, since, look, partial(self._waiting, tasks), in_turn)
-        if line is not None:
-            logger.log(logging.WARNING if self._held_slots.held else logging.INFO, "%s", line)
-
-    def _active_jobs(self, context: SparkContext) -> list[ActiveJob]:
-        return active_jobs(context, self._clock.now())
-
-    def _waiting(self, tasks: Sequence[RunningTask], jobs: Sequence[ActiveJob]) -> dict[str, int]:
-        """Return for each group how many partitions have work but no task, or one that Spark does not run yet."""
+    def _ready(self) -> dict[str, int]:
+        """Return for each group how many partitions have work but no task."""
         with self._changed:
             busy = self._busy()
-            counts = {name: len(group.ready(busy)) for name, group in self._groups.items() if self._can_run(group)}
-        queued = partitions_queued(tasks, jobs, self._clock.monotonic() - HELD_SECONDS)
-        return {name: waits for name in self._groups if (waits := counts.get(name, 0) + queued[name])}
-
-    def _waits_since(self, task: RunningTask) -> float | None:
-        """Return since when a task may wait for Spark, ``None`` if it does not.
-
-        On the driver, a handler of data frames waits during its jobs; its work before them does not count.
-        """
-        if task.group.in_frames is None or self._jobs is None:
-            return None if isinstance(task.permit, DriverPermit) else task.since
-        if not self._jobs.context.statusTracker().getActiveJobsIds():
-            return None
-        return self._clock.monotonic() if task.waits_since is None else task.waits_since
-
-    def _reason(self) -> str:
-        """Return why nothing may be running, as far as Spark knows; nothing for a local master, which is only slow."""
-        if self._jobs is None or is_local(str(self._jobs.context.master)):
-            return ""
-        context = self._jobs.context
-        count = executors_of(context)
-        what = "no executor" if not count else "1 executor, which is busy" if count == 1 else f"{count} busy executors"
-        return f"master {context.master} gives it {what}"
+            return {name: len(group.ready(busy)) if self._can_run(group) else 0 for name, group in self._groups.items()}
 
     def _abandon(self, task: RunningTask, failure: Failure) -> None:
         """Cancel a task."""
@@ -550,9 +487,6 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 task.permit.withdraw()
             self._ends.break_off(task, failure, crashed=False)
             self._free(task)
-
-    def _running_tasks(self) -> int:
-        return 0 if self._jobs is None else running_tasks(self._jobs.context)
 
     def _free(self, task: RunningTask) -> None:
         if task.permit is not None:
@@ -578,16 +512,6 @@ def _is_stuck_here(task: RunningTask) -> bool:
     return isinstance(task.permit, DriverPermit) and task.job is not None and task.job.is_under_way
 
 
-def _jvm_gone(error: Exception) -> EngineLostError:
-    fix = "start again: progress is safe in the database"
-    return EngineLostError("OCQ-403", f"Spark's JVM is gone ({type(error).__name__})", fix=fix)
-
-
 def _cancelled() -> Failure:
     message = "another partition of the task was released, and its events were not finished in time"
     return Failure(Origin.OUTAGE, permanent=False, error="a task on Spark was cancelled", message=message)
-
-
-def _still(seconds: float) -> Failure:
-    message = f"no task was running on Spark for {seconds:g} s while this one waited: there is no executor for it"
-    return Failure(Origin.OUTAGE, permanent=False, error="Spark did not start a task", message=message, code="OCQ-406")

@@ -5,7 +5,6 @@ Runs on the driver.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,6 @@ from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.jobs import SparkJob
-from opencqrs_py.engines.spark.slots import ActiveJob
 from opencqrs_py.engines.spark.tasks import Permit, SentRecipe, Task, TaskResult
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.inbox import ParkedSequences
@@ -198,21 +196,3 @@ class RunningTask:
     permit: Permit | DriverPermit | None = None
     job: SparkJob[TaskResult] | None = None
     waits_since: float | None = None
-
-
-def partitions_queued(tasks: Sequence[RunningTask], jobs: Sequence[ActiveJob], before: float) -> Counter[str]:
-    """Return how many partitions of each group are in tasks that Spark got before a moment, and does not run yet."""
-    running, queued = Counter[str](), Counter[str]()
-    for job in jobs:
-        running[job.group] += job.tasks
-    waiting = {job.group for job in jobs if not job.tasks}
-    for task in sorted(tasks, key=lambda task: task.since):
-        group = task.group.run.group
-        if task.group.in_frames is not None:  # on the driver; its jobs may have many tasks, or none yet
-            runs = bool(running[group]) or group not in waiting
-        else:
-            runs = isinstance(task.permit, DriverPermit) or running[group] > 0
-            running[group] -= 1
-        if not runs and task.since <= before:
-            queued[group] += len(task.drivers)
-    return queued

@@ -27,18 +27,10 @@ from opencqrs_py.engines.spark.job_tasks import (
     read_ending,
     write_job_task,
 )
-from opencqrs_py.engines.spark.jobs import (
-    SparkJob,
-    Stillness,
-    copies_tasks,
-    executors_of,
-    labelled,
-    running_tasks,
-    slots_of,
-    spark_failure,
-)
+from opencqrs_py.engines.spark.jobs import SparkJob, copies_tasks, labelled, spark_failure
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
+from opencqrs_py.engines.spark.slots import Stillness, executors_of, running_tasks, slots_of
 from opencqrs_py.engines.spark.tasks import SentRecipe
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.errors import EngineLostError

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from threading import Event as Signal
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -19,13 +18,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext, SparkJobInfo
 from pyspark.errors import PySparkException, PythonException
 
-from opencqrs_py.engines.spark.masters import is_local
-from opencqrs_py.engines.spark.slots import ActiveJob
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner, read_result, write_task
 from opencqrs_py.engines.spark.turns import TimedOut, timed_out_of
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.model.outcome import Failure, Origin
-from opencqrs_py.processing.ports import Clock
 
 TRACEBACK = "Traceback (most recent call last):"
 """Begins the text of an error that Python has raised."""
@@ -37,7 +33,6 @@ _WORKER_ENDED = re.compile(
     re.DOTALL,
 )
 _MOST_CHARACTERS = 300  # of a reason
-_LOOK_SECONDS = 1.0  # between two checks of the running tasks
 _MOST_NAMED = 10  # partitions of a job that its description names
 _LISTENERS_MILLISECONDS = 2000  # for slow ones, before failed jobs are looked up
 _MOST_RUNS = 100  # of a task that are checked
@@ -168,73 +163,6 @@ def description_of(task: Task) -> str:
     return ", ".join(places) + (f" and {more} more" if more > 0 else "")
 
 
-def running_tasks(context: SparkContext) -> int:
-    """Return how many tasks run on Spark now, of all jobs of the program."""
-    tracker = context.statusTracker()
-    stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
-    return sum(stage.numActiveTasks for stage in stages if stage is not None)
-
-
-def active_jobs(context: SparkContext, now: datetime) -> list[ActiveJob]:
-    """Return the active jobs of the program, of whatever group, with the tasks that Spark runs for them.
-
-    Spark's counts are as old as the last heartbeat of the executors, 10 s by default.
-    """
-    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 the only way
-    tracker, found = context.statusTracker(), []
-    for number in tracker.getActiveJobsIds():
-        with suppress(Py4JJavaError):  # it has just ended, and is no longer known
-            known = tracker.getJobInfo(number)
-            stages = [store.lastStageAttempt(stage) for stage in known.stageIds] if known is not None else []
-            running = [stage for stage in stages if stage.numActiveTasks() > 0]
-            begun = [
-                moment.get().getTime() for stage in running if (moment := stage.firstTaskLaunchedTime()).isDefined()
-            ]
-            group, tasks = store.job(number).jobGroup(), sum(stage.numActiveTasks() for stage in running)
-            seconds = now.timestamp() - min(begun) / 1000 if begun else 0.0
-            found.append(ActiveJob(group.get() if group.isDefined() else "", tasks, seconds))
-    return found
-
-
-def executors_of(context: SparkContext) -> int:
-    """Return how many executors a cluster has given to Spark."""
-    there: int = context._jsc.sc().getExecutorMemoryStatus().size()  # noqa: SLF001 the only way
-    return there - 1  # the driver is one of them
-
-
-def slots_of(context: SparkContext) -> int:
-    """Return how many tasks can run at once, at least 1; Spark's ``defaultParallelism`` depends on a setting."""
-    spark = context._jsc.sc()  # noqa: SLF001 the only way
-    at_once: int = spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile())
-    return max(1, at_once)
-
-
-class Capacity:
-    """How much Spark runs at once, as of the last check; executors of a cluster come and go.
-
-    One thread checks; any may read the result.
-
-    Attributes:
-        slots: Tasks at once; 0 before the first check.
-        executors: Those of a cluster; ``None`` before the first check, and with a local master, which has none.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self.slots = 0
-        self.executors: int | None = None
-        self._clock = clock
-        self._looked = float("-inf")
-
-    def look(self, context: SparkContext) -> int:
-        """Return how many tasks can run at once, at least 1. Spark is queried once a second at most."""
-        now = self._clock.monotonic()
-        if now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
-            self.slots = slots_of(context)
-            self.executors = None if is_local(str(context.master)) else executors_of(context)
-        return self.slots
-
-
 def copies_tasks(context: SparkContext) -> bool:
     """Return whether Spark runs a copy of a slow task."""
     return str(context.getConf().get("spark.speculation", "false")).strip().lower() == "true"
@@ -314,34 +242,3 @@ def raised_last(text: str) -> str:
     """Return the line of a Python traceback that names the last exception; its other lines are source code."""
     _, _, last = text.rpartition(TRACEBACK)
     return next((line.strip() for line in last.splitlines() if line.strip() and not line.startswith(" ")), "")
-
-
-class Stillness:
-    """How long Spark has been stalled: tasks wait, and nothing runs.
-
-    A running task may take any time; one that no executor ever picks up, because the master has no workers or all of
-    them are lost, would silently wait forever. ``running`` returns how many tasks run now, of all jobs of the program;
-    other jobs can be what a task waits for.
-    """
-
-    def __init__(self, running: Callable[[], int], clock: Clock) -> None:
-        self._running = running
-        self._clock = clock
-        self._seen = float("-inf")  # when something ran last
-        self._looked = float("-inf")
-        self._still = 0.0
-
-    def seconds(self, waiting: Sequence[float]) -> float:
-        """Return for how many seconds nothing has run, given the start times of the active tasks.
-
-        Spark is queried once a second at most, and not about tasks that have just begun.
-        """
-        now = self._clock.monotonic()
-        if not waiting or now - max(self._seen, min(waiting)) < _LOOK_SECONDS:
-            self._still = 0.0
-        elif now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
-            if self._running() > 0:
-                self._seen = now
-            self._still = now - max(self._seen, min(waiting))
-        return self._still

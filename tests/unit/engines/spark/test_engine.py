@@ -25,11 +25,11 @@ from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as spark_engine
-from opencqrs_py.engines.spark import tasks
+from opencqrs_py.engines.spark import slots, tasks
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
-from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine
+from opencqrs_py.engines.spark.engine import Meanwhile, SparkEngine
 from opencqrs_py.engines.spark.groups import read_at_once
-from opencqrs_py.engines.spark.slots import HELD_SECONDS, ActiveJob
+from opencqrs_py.engines.spark.slots import HELD_SECONDS, NOTICED_SECONDS, STILL_SECONDS, ActiveJob
 from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut
 from opencqrs_py.errors import AssemblyError, EngineError, EngineLostError
@@ -438,7 +438,7 @@ class Sent:
             engine.context.looked.set()
             return self.jobs
 
-        monkeypatch.setattr(spark_engine, "active_jobs", look)
+        monkeypatch.setattr(slots, "active_jobs", look)
         engine.context.active = 2
         engine.context.before += [lambda: take_long(0), lambda: take_long(1)]
         engine.engine.assign("g", layout(PARTITIONS)[:2])

@@ -15,7 +15,8 @@ from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.engines.parts import group_processing
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as engine_module
-from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine
+from opencqrs_py.engines.spark.engine import Meanwhile, SparkEngine
+from opencqrs_py.engines.spark.slots import NOTICED_SECONDS, STILL_SECONDS
 from opencqrs_py.errors import EngineLostError, UnavailableError
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event

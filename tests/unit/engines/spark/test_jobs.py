@@ -8,7 +8,8 @@ import pytest
 from pyspark.errors import PythonException
 from support.spark import Context
 
-from opencqrs_py.engines.spark.jobs import Capacity, Stillness, failures_of_jobs, spark_failure
+from opencqrs_py.engines.spark.jobs import failures_of_jobs, spark_failure
+from opencqrs_py.engines.spark.slots import Capacity, Stillness
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.testing import FakeClock
 
