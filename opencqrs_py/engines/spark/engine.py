@@ -22,14 +22,13 @@ from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import BeginsStop, EndsAsAWhole, EndsClaims, Engine, GroupRun, RunsTasks
-from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.groups import TASK_SECONDS, RunnableGroup, RunningTask
-from opencqrs_py.engines.spark.jobs import SparkJob, SparkJobs
+from opencqrs_py.engines.spark.jobs import Jobs, copies_tasks, run_on_spark
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.slots import STILL, Capacity, TaskWatch, shares
 from opencqrs_py.engines.spark.task_ends import TaskEnds
-from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner
+from opencqrs_py.engines.spark.tasks import DriverPermit, Permit, Task, TaskResult, TaskRunner, run_task
 from opencqrs_py.engines.watching import HeadWatcher, stop_all
 from opencqrs_py.errors import EngineError, EngineLostError
 from opencqrs_py.model.naming import counted
@@ -46,10 +45,6 @@ _CANCEL_SECONDS = 0.5  # how long cancelled jobs may take to end; Spark kills th
 _AnyPermit = TypeVar("_AnyPermit", Permit, DriverPermit)
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
     """What the driver does itself until the session is open.
@@ -60,7 +55,7 @@ class Meanwhile:
     """
 
     tasks: int = 0
-    handed_over: Callable[[], None] = _nothing
+    handed_over: Callable[[], None] = lambda: None
 
 
 class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
@@ -104,9 +99,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         self._opening = False
         self._handled_here = 0
         self._is_taking_over = False  # Spark is ready, and the driver may still handle events
-        self._here = DriverJobs()
         self._ends = TaskEnds(self._assignment)
-        self._jobs: SparkJobs | None = None
+        self._jobs = Jobs()
+        self._context: SparkContext | None = None
+        self._copies = False  # whether Spark runs a copy of a slow task
         self._capacity = Capacity(self._clock)
         self._watch: TaskWatch | None = None
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
@@ -200,7 +196,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             job.wait(gone - time.monotonic())
         with self._changed:
             self._running.clear()
-        if not any(map(_is_stuck_here, tasks)):
+        if not any(task.is_stuck_here for task in tasks):
             for group in self._groups.values():
                 self._let_go(group, tuple(group.drivers))
         if self._thread.ident is not None and self._thread is not current_thread():
@@ -242,7 +238,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             group.leaving.difference_update(drivers)
 
     def _require_session(self) -> None:
-        if self._jobs is not None or self._opening:
+        if self._context is not None or self._opening:
             return
         if master := self._sessions.will_start:
             logger.info("starting Spark (%s)", master)
@@ -274,7 +270,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     def _report_takeover(self) -> None:
         """Report once how many events the driver has handled: when Spark is ready and its own last task has ended."""
         with self._changed:
-            if not self._is_taking_over or any(map(_may_run_here, self._running)):
+            if not self._is_taking_over or any(task.may_run_here for task in self._running):
                 return
             self._is_taking_over = False
         if self._handled_here:
@@ -287,9 +283,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             group.recipe = self._sessions.handed_over(group.run.recipe)
             if group.in_frames is not None:
                 group.in_frames.use(SparkFrames(spark, group.recipe, group.in_frames))
-        in_turn = {name for name, group in self._groups.items() if group.participates}
-        self._watch = TaskWatch(spark.sparkContext, self._capacity, self._clock, self._ready, in_turn)
-        self._jobs = SparkJobs(spark.sparkContext)
+        context, in_turn = spark.sparkContext, {name for name, group in self._groups.items() if group.participates}
+        self._watch = TaskWatch(context, self._capacity, self._clock, self._ready, in_turn)
+        self._copies = copies_tasks(context)
+        self._context = context
 
     def _coordinate(self) -> None:
         try:
@@ -326,7 +323,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
     def _start_tasks_until_stopped(self) -> None:
         while self._failure is None:
-            if self._jobs is None and self._has_work():
+            if self._context is None and self._has_work():
                 self._require_session()
             slots = self._slots()
             self._look_at_inboxes()
@@ -359,8 +356,8 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
 
     def _slots(self) -> int:
         """Return how many tasks can run at once; executors of a cluster come and go."""
-        if self._jobs is not None:
-            return self._capacity.look(self._jobs.context)
+        if self._context is not None:
+            return self._capacity.look(self._context)
         return self._meanwhile.tasks
 
     def _dealt(self, busy: Collection[PartitionDriver], slots: int) -> list[RunningTask]:
@@ -384,7 +381,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         """Return whether tasks of a group can run now. On the driver a call of a handler cannot be abandoned."""
         can_wait = group.in_frames is None and not group.participates and group.run.processing.limits.timeout == inf
         here = self._meanwhile.tasks > 0 and can_wait
-        return group.watcher.refusal is None and (self._jobs is not None or here)
+        return group.watcher.refusal is None and (self._context is not None or here)
 
     def _settled_at_once(self, busy: Collection[PartitionDriver]) -> dict[RunningTask, BaseException | None]:
         """Return the partitions about which no task will report: they have just been claimed and have no work.
@@ -412,28 +409,24 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
         return {driver for task in self._running for driver in task.drivers}
 
     def _start(self, task: RunningTask) -> None:
+        group, context = task.group, self._context
         cursors = tuple(driver.supervised.begin() for driver in task.drivers)
         try:
-            if self._jobs is None:
-                task.job = self._started_here(task, Task(cursors, DRIVER_SECONDS), None)
-                return
-            self._sessions.restore()
-            if task.group.in_frames is not None or task.group.recipe is None:
-                task.job = self._started_here(task, Task(cursors, TASK_SECONDS), self._jobs.context)
-                return
-            permit = self._sessions.permit()
-            permit.give()
-            runner = TaskRunner(task.group.recipe, self._permit(task, permit), self._jobs.copies)
-            work, ended = task.group.work(cursors), partial(self._ended, task)
-            task.job = self._jobs.start(task.group.run.group, runner, work, ended)
+            if context is not None:
+                self._sessions.restore()
+            if context is None or group.recipe is None or group.in_frames is not None:
+                work = Task(cursors, DRIVER_SECONDS if context is None else TASK_SECONDS)
+                run = partial(run_task, group.run.processing, work, self._permit(task, DriverPermit()))
+            else:
+                permit = self._sessions.permit()
+                permit.give()
+                runner = TaskRunner(group.recipe, self._permit(task, permit), self._copies)
+                work = group.work(cursors)
+                run = partial(run_on_spark, context, runner, work)
+            ended = partial(self._ended, task, here=context is None)
+            task.job = self._jobs.start(group.run.group, work, run, ended, context)
         except Exception as error:
             self._ended(task, error)
-
-    def _started_here(self, task: RunningTask, work: Task, context: SparkContext | None) -> SparkJob[TaskResult]:
-        """Start a task on the driver: with a context, its handler gets data frames; otherwise Spark is starting."""
-        ended = partial(self._ended, task, here=context is None)
-        permit = self._permit(task, DriverPermit())
-        return self._here.start(task.group.run.processing, work, permit, ended, context)
 
     def _permit(self, task: RunningTask, permit: _AnyPermit) -> _AnyPermit:
         """Give a task its permit, and withdraw it at once if a stop or a release found the task without one."""
@@ -461,7 +454,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
             self._handled_here += handled
         elif handled:
             task.group.rate = handled / max(self._clock.monotonic() - task.since, _LEAST_SECONDS)
-        self._ends.settle(task, outcomes, copies=self._jobs is not None and self._jobs.copies)
+        self._ends.settle(task, outcomes, copies=self._copies)
         if task.group.in_frames is not None and any(outcome.failure for outcome in outcomes):
             self._sessions.check()  # the JVM may be gone
 
@@ -500,16 +493,6 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-def _may_run_here(task: RunningTask) -> bool:
-    """Return whether a task handles events on a thread of this process, or has no permit yet, so that it may do so."""
-    return task.permit is None or (isinstance(task.permit, DriverPermit) and task.group.in_frames is None)
-
-
-def _is_stuck_here(task: RunningTask) -> bool:
-    """Return whether a handler has not returned on a thread of this process: its transaction holds the progress."""
-    return isinstance(task.permit, DriverPermit) and task.job is not None and task.job.is_under_way
 
 
 def _cancelled() -> Failure:

@@ -13,9 +13,8 @@ from math import ceil, log2
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.jobs import SparkJob
-from opencqrs_py.engines.spark.tasks import Permit, SentRecipe, Task, TaskResult
+from opencqrs_py.engines.spark.tasks import DriverPermit, Permit, SentRecipe, Task, TaskResult
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.partition import Partition
@@ -196,3 +195,13 @@ class RunningTask:
     permit: Permit | DriverPermit | None = None
     job: SparkJob[TaskResult] | None = None
     waits_since: float | None = None
+
+    @property
+    def may_run_here(self) -> bool:
+        """Whether it handles events on a thread of this process, or has no permit yet, so that it may do so."""
+        return self.permit is None or (isinstance(self.permit, DriverPermit) and self.group.in_frames is None)
+
+    @property
+    def is_stuck_here(self) -> bool:
+        """Whether a handler has not returned on a thread of this process: its transaction holds the progress."""
+        return isinstance(self.permit, DriverPermit) and self.job is not None and self.job.is_under_way

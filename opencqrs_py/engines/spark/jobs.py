@@ -1,4 +1,4 @@
-"""Tasks as plain Spark jobs.
+"""Tasks as jobs: plain Spark jobs, or, while Spark is starting and for data frames, calls of the same core.
 
 Runs on the driver. A job has one task, and a thread waits for it, so a slow task delays no other. Nothing is kept
 between two jobs: the driver and the database know where each partition continues.
@@ -43,37 +43,42 @@ Result = TypeVar("Result")
 Ended = Callable[["TaskResult | Exception"], None]
 
 
-class SparkJobs:
-    """Runs tasks as jobs. Safe for several threads.
+class Jobs:
+    """Runs the tasks of groups as jobs, on Spark or on the driver. Safe for several threads."""
 
-    Attributes:
-        context: The Spark context.
-        copies: Whether Spark runs a copy of a slow task.
-    """
-
-    def __init__(self, context: SparkContext) -> None:
-        self.context = context
-        self.copies = copies_tasks(context)
+    def __init__(self) -> None:
         self._threads = Threads()
 
-    def start(self, group: str, runner: TaskRunner, task: Task, ended: Ended) -> SparkJob[TaskResult]:
+    def start(
+        self, group: str, task: Task, run: Callable[[], TaskResult], ended: Ended, context: SparkContext | None
+    ) -> SparkJob[TaskResult]:
         """Start a job of a group.
 
         Args:
             group: The group's name; also that of the job's group and pool in Spark.
-            runner: What the executor runs.
-            task: The task that it gets.
-            ended: Called with the result, or with the error if Spark could not finish the job, on the job's thread; not
+            task: The task.
+            run: Runs it, on the job's thread.
+            ended: Called with the result, or with the error if the task could not be finished, on the job's thread; not
                 called if the job was abandoned.
+            context: That of the Spark jobs which ``run`` starts: they end when the job is abandoned. ``None`` without
+                Spark: an abandoned job is not stopped. Its partitions were claimed again, so it cannot commit.
         """
-        job = SparkJob[TaskResult](self.context, ended)
-        self._threads.run(f"opencqrs-{group}", lambda: job.run(lambda: self._collected(job.tag, group, runner, task)))
+        job = SparkJob[TaskResult](context, ended)
+
+        def labelled_run() -> TaskResult:
+            if context is None:
+                return run()
+            with labelled(context, job.tag, group, description_of(task)):
+                return run()
+
+        self._threads.run(f"opencqrs-{group}", lambda: job.run(labelled_run))
         return job
 
-    def _collected(self, tag: str, group: str, runner: TaskRunner, task: Task) -> TaskResult:
-        with labelled(self.context, tag, group, description_of(task)):
-            (line,) = self.context.parallelize([write_task(task)], 1).map(runner).collect()
-        return read_result(line)
+
+def run_on_spark(context: SparkContext, runner: TaskRunner, task: Task) -> TaskResult:
+    """Have an executor run a task."""
+    (line,) = context.parallelize([write_task(task)], 1).map(runner).collect()
+    return read_result(line)
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
 from opencqrs_py.engines.driver import logger
-from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.groups import RunningTask
 from opencqrs_py.engines.spark.masters import is_local
+from opencqrs_py.engines.spark.tasks import DriverPermit
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.ports import Clock

@@ -179,6 +179,17 @@ class Permit:
             Path(self.file).unlink(missing_ok=True)
 
 
+class DriverPermit:
+    """The permit of a task on the driver."""
+
+    def __init__(self) -> None:
+        self.holds = True
+
+    def withdraw(self) -> None:
+        """Have the task end after the current chunk."""
+        self.holds = False
+
+
 class Permission(Protocol):
     """Tells whether a task may begin another chunk."""
 

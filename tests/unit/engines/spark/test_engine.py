@@ -26,11 +26,10 @@ from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as spark_engine
 from opencqrs_py.engines.spark import slots, tasks
-from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.engine import Meanwhile, SparkEngine
 from opencqrs_py.engines.spark.groups import read_at_once
 from opencqrs_py.engines.spark.slots import HELD_SECONDS, NOTICED_SECONDS, STILL_SECONDS, ActiveJob
-from opencqrs_py.engines.spark.tasks import Permit
+from opencqrs_py.engines.spark.tasks import DriverPermit, Permit
 from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut
 from opencqrs_py.errors import AssemblyError, EngineError, EngineLostError
 from opencqrs_py.model.choices import OnExhausted
