@@ -1,107 +1,45 @@
-"""The Spark session: opened quietly, on an available Java, with Python workers like the driver.
+"""The Spark session of a process: found or started, shared by its users, and closed by the last of them.
 
 Runs on the driver, once per engine.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import secrets
-import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Condition, RLock, Thread, current_thread, main_thread
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.class_archive import ClassArchive, class_archive
-from opencqrs_py.engines.spark.cluster_addresses import LaunchSettings
 from opencqrs_py.engines.spark.connect import ACTIVE, ended, refuse_connect, require_usable
-from opencqrs_py.engines.spark.java import Java, find_java
-from opencqrs_py.engines.spark.launching import (
-    by_socket_files,
-    cause_in,
-    end_jvms,
-    jvm_of_others,
-    launched_jvm,
-    launching,
-    settings_by_file,
-    value_before_launch,
-)
-from opencqrs_py.engines.spark.masters import (
-    NEEDS_AUTHENTICATION,
-    SECURE_CLUSTER,
-    SECURE_LOCAL,
-    is_local,
-    not_registered,
-    refuse_unauthenticated,
-    require_master,
-)
+from opencqrs_py.engines.spark.java import find_java
+from opencqrs_py.engines.spark.launching import end_jvms, jvm_of_others
+from opencqrs_py.engines.spark.masters import is_local, refuse_unauthenticated
 from opencqrs_py.engines.spark.opened_sessions import OPENED
+from opencqrs_py.engines.spark.session_start import SessionSettings as SessionSettings  # noqa: PLC0414 for users
+from opencqrs_py.engines.spark.session_start import launches, start_session
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipes, Parts, Permit, SentRecipe
 from opencqrs_py.errors import EngineError
-from opencqrs_py.model.masking import scrubbed
 
 Session: TypeAlias = SparkSession
 
-_QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
-_PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 _CLOSE_SECONDS = 30.0
 _SIGNAL_SECONDS = 0.1  # within which an interrupt that another thread gets ends a wait for the session
-_CLOSE_SECONDS_ON_OTHERS = (
-    120.0  # a session left there prevents other programs from opening one; a busy machine takes long
-)
-_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
-_ZONE = "spark.sql.session.timeZone"
-_OF_DRIVERS_JVM = (
-    "spark.driver.defaultJavaOptions",
-    _DRIVER_OPTIONS,
-    "spark.driver.extraClassPath",
-    "spark.driver.memory",
-)
-
-logger = logging.getLogger("opencqrs.processing")
-
+# A session left there prevents other programs from opening one; a busy machine takes long.
+_CLOSE_SECONDS_ON_OTHERS = 120.0
 _closing: list[Thread] = []  # that open sessions which are to be stopped at once
-
-
-@dataclass(frozen=True)
-class SessionSettings:
-    """How to open a session.
-
-    Attributes:
-        master: Spark master URL, such as ``local[*]`` or ``spark://host:7077``.
-        conf: Further Spark settings; they override ours.
-        name: Application name.
-        sources: The user's Python files, which are sent to a cluster's executors, each with its place there.
-        roots: Folders on this machine from which these files are imported.
-        verbose: Whether Spark's own log is shown.
-        allow_unauthenticated: Whether a Spark that does not authenticate connecting programs may be used.
-        moves_rows: Whether rows travel through the driver's JVM, as those of data frames do.
-    """
-
-    master: str = "local[*]"
-    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    name: str = "opencqrs"
-    sources: Sequence[tuple[Path, str]] = ()
-    roots: Sequence[str] = ()
-    verbose: bool = False
-    allow_unauthenticated: bool = False
-    moves_rows: bool = True
 
 
 class Sessions:
@@ -128,7 +66,7 @@ class Sessions:
     def require_master(self) -> None:
         """Refuse, before anything is launched or claimed, a master that cannot be reached: OCQ-350 or OCQ-351."""
         if self._found() is None:
-            require_master(self._master, self._launch)
+            self._settings.require_master()
 
     def require_authentication(self) -> None:
         """Refuse, before anything is launched, a session that will not authenticate the programs that connect to it.
@@ -141,15 +79,13 @@ class Sessions:
         existing = self._found()
         if existing is not None:
             self._require_authentication_of(existing, existing=True)
-        elif SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # noqa: SLF001 the only way
-            said = value_before_launch("spark.authenticate", self._conf(), os.environ, _find_spark_home())
-            if not self._settings.allow_unauthenticated:
-                refuse_unauthenticated(self._master, said)
+        elif launches() and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            self._settings.require_authentication()
 
     @property
     def will_start(self) -> str:
         """The master on which ``open`` will start a session; empty if one exists already."""
-        return "" if self._exists() else self._master
+        return "" if self._exists() else self._settings.used_master
 
     def open(self) -> SparkSession:
         """Return the session that was passed in, else the one that is active in this process, else a new one.
@@ -168,24 +104,21 @@ class Sessions:
             return self._opened()
 
     def _opened_elsewhere(self) -> SparkSession:
-        opened: SimpleQueue[SparkSession | BaseException] = SimpleQueue()
-        was_closed = self._closed
+        opened, was_closed = Future[SparkSession](), self._closed
 
         def open_it() -> None:
             try:
-                opened.put(self.open())
+                opened.set_result(self.open())
             except BaseException as error:
-                opened.put(error)
+                opened.set_exception(error)
             if self._closed and not was_closed:  # the waiting caller was interrupted
                 self._stop(_CLOSE_SECONDS)
 
         self._opening = Thread(target=open_it, name="opencqrs-session", daemon=True)
         self._opening.start()
-        while (session := _taken(opened)) is None:  # a signal that another thread gets does not end a wait
-            pass
-        if isinstance(session, BaseException):
-            raise session
-        return session
+        while not opened.done():  # a signal that another thread gets does not end a wait
+            wait([opened], _SIGNAL_SECONDS)
+        return opened.result()
 
     @contextmanager
     def used(self) -> Iterator[SparkSession]:
@@ -225,7 +158,8 @@ class Sessions:
             with OPENED.starting:
                 existing = None if OPENED.is_stopping else self._found()
                 if existing is None and not OPENED.is_stopping:
-                    self._session = session = self._start()
+                    self._launches = launches()
+                    self._session = session = start_session(self._settings)
                     OPENED.started(session, self)
                     return session, False
                 if existing is not None and (existing is self._given or OPENED.joined(existing, self)):
@@ -241,7 +175,7 @@ class Sessions:
             EngineError: As ``open`` does, where it is known before the launch: OCQ-350, OCQ-351, OCQ-401.
         """
         if not self._exists():
-            require_master(self._master, self._launch)
+            self._settings.require_master()
             find_java(os.environ)
         self._closed = False
         self._opening = Thread(target=self._open_for, args=(opened,), name="opencqrs-session", daemon=True)
@@ -268,7 +202,7 @@ class Sessions:
         if self._given is not None:
             require_usable(self._given)
             return self._given
-        refuse_connect(self._conf(), os.environ)
+        refuse_connect(self._settings.spark_conf(), os.environ)
         if self._session is not None or _is_closing():
             return active_session()
         try:
@@ -352,113 +286,10 @@ class Sessions:
         if session is not None and (stopping := OPENED.leave(session, self, folder)) is not None:
             stopping.join(patience)
 
-    def _start(self) -> SparkSession:
-        require_master(self._master, self._launch)
-        java = find_java(os.environ)
-        os.environ["JAVA_HOME"] = str(java.home)
-        self._choose_python()
-        if self._on_this_machine:
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        conf = {**(by_socket_files() if self._on_this_machine else {}), **self._conf()}
-        builder = SparkSession.builder
-        for key, value in conf.items():
-            builder = builder.config(key, value)
-        self._launches = SparkContext._gateway is None  # noqa: SLF001 the only way
-        archive = self._class_archive(java) if self._launches else None
-        of_archive = () if archive is None else archive.options()
-        options = (*self._compiler_options(), *of_archive)
-        if not self._settings.verbose:
-            logging.getLogger().addFilter(_is_news)
-        with launching(quiet=not self._settings.verbose, java_options=options) as launch:
-            try:
-                with settings_by_file(conf):  # the context would pass them as arguments to a JVM that it launches
-                    SparkContext._ensure_initialized()  # noqa: SLF001 the only way
-                self._session = session = builder.getOrCreate()
-            except Exception as error:
-                raise _not_started(error, self._master, str(java.home), launch.refusal()) from error
-        if not self._settings.verbose:
-            session.sparkContext.setLogLevel("OFF")
-            _hush(session)
-        if archive is not None and of_archive:
-            _look_after(archive, session)
-        return session
-
-    def _compiler_options(self) -> tuple[str, ...]:
-        """Return how the JVM compiles: if no rows pass through it, optimizing only takes cores from handlers."""
-        return () if self._settings.moves_rows else ("-XX:TieredStopAtLevel=1",)
-
-    def _class_archive(self, java: Java) -> ClassArchive | None:
-        spark = _find_spark_home()
-        said = (value_before_launch(key, self._conf(), os.environ, spark) for key in _OF_DRIVERS_JVM)
-        return class_archive(java, Path(spark), pyspark.__version__, said, os.environ)
-
-    def _choose_python(self) -> None:
-        """Have workers on this machine run this Python; elsewhere the one that ``PYSPARK_PYTHON`` names, if any."""
-        named = os.environ.get("PYSPARK_PYTHON", "")
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        if named and not is_local(self._master):
-            return
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        if named and Path(named) != Path(sys.executable):
-            logger.warning("PYSPARK_PYTHON=%s is not used: workers of a local master run %s", named, sys.executable)
-
     def _require_authentication_of(self, session: SparkSession, *, existing: bool) -> None:
         if not self._settings.allow_unauthenticated:
             context = session.sparkContext
             refuse_unauthenticated(str(context.master), context.getConf().get("spark.authenticate"), existing=existing)
-
-    @property
-    def _master(self) -> str:
-        return self._settings.conf.get("spark.master", self._settings.master)
-
-    @property
-    def _launch(self) -> LaunchSettings | None:
-        """What a JVM would find that is launched here; ``None`` if another program has launched it."""
-        return None if jvm_of_others() else LaunchSettings(self._said, os.environ, _find_spark_home())
-
-    @property
-    def _on_this_machine(self) -> bool:
-        return self._master.startswith("local")
-
-    def _conf(self) -> dict[str, str]:
-        named = {"spark.master": self._settings.master, "spark.app.name": self._settings.name}
-        conf = {**named, **self._defaults(), **self._settings.conf}
-        if not self._settings.verbose:
-            conf[_DRIVER_OPTIONS] = self._options_with_quiet_logs()
-        return conf
-
-    def _options_with_quiet_logs(self) -> str:
-        """Return the options of the driver's Java: ours, then the configured ones, which take precedence."""
-        return f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()} {self._said(_DRIVER_OPTIONS) or ''}".rstrip()
-
-    def _defaults(self) -> dict[str, str]:
-        conf = {
-            "spark.executorEnv.PYTHONPATH": str(_PACKAGE_PARENT),
-            "spark.scheduler.mode": "FAIR",
-            "spark.python.task.killTimeout": "200ms",  # of a worker whose task was cancelled; it cannot exit cleanly
-            "spark.task.maxFailures": "1",  # this engine repeats a failed task, from the progress in the database
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-        }
-        if self._said(_ZONE) is None:
-            conf[_ZONE] = "UTC"  # else days and hours would be those of the machine's time zone
-        conf |= SECURE_LOCAL if is_local(self._master) else SECURE_CLUSTER
-        if self._settings.allow_unauthenticated and not self._authenticates:
-            conf.pop(NEEDS_AUTHENTICATION, None)
-        if self._on_this_machine:
-            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        if not self._settings.verbose:
-            conf["spark.log.level"] = "OFF"
-        return conf
-
-    @property
-    def _authenticates(self) -> bool:
-        """Whether the settings have Spark authenticate the programs that connect to it."""
-        return (self._said("spark.authenticate") or "").strip().lower() == "true"
-
-    def _said(self, key: str) -> str | None:
-        """Return the value that a setting has without our defaults."""
-        return value_before_launch(key, self._settings.conf, os.environ, _find_spark_home())
 
     def _share_sources(self, session: SparkSession) -> None:
         """Have workers find the user's modules, which functions in data frames refer to."""
@@ -532,81 +363,6 @@ def python_of_workers() -> str:
         sessions.close()
 
 
-def _look_after(archive: ClassArchive, session: SparkSession) -> None:
-    process = launched_jvm()
-    with suppress(OSError):  # of the archive: Spark runs without
-        system: Any = session.sparkContext._jvm.System  # type: ignore[union-attr] # noqa: SLF001 the only way
-        if process is not None:
-            archive.after_launch(system.getProperty("java.vm.info"), system.getProperty("java.class.path"), process)
-
-
-def _not_started(error: Exception, master: str, java: str, refusal: str) -> EngineError:
-    reason = scrubbed(refusal or _reason(error))[:300]
-    submitted = "PYSPARK_SUBMIT_ARGS" if os.environ.get("PYSPARK_SUBMIT_ARGS") else ""
-    fix = "look at Spark's own log: opencqrs run --verbose"
-    if refusal.startswith("UnknownHostException"):
-        fix = "give this machine's own name an address, as in /etc/hosts, or set SPARK_LOCAL_IP to its address"
-    elif unusable := _fix_of_folders(os.environ):
-        fix = unusable
-    elif refusal:
-        places = ", ".join(filter(None, (submitted, "spark.conf", "SPARK_SUBMIT_OPTS")))
-        fix = f"correct it where options of Spark and Java are set: in {places} or JAVA_TOOL_OPTIONS"
-    elif asked := not_registered(master, reason):
-        return asked
-    elif submitted:
-        fix = f"correct {submitted}, if it is wrong, or {fix}"
-    return EngineError("OCQ-402", f"Spark did not start ({reason})", f"spark.master {master}, Java {java}", fix)
-
-
-def _fix_of_folders(environ: Mapping[str, str]) -> str:
-    """Return how to correct variables that name folders in which Spark does not start; empty if they name none."""
-    home = environ.get("SPARK_HOME")
-    if home and not os.access(Path(home, "bin", "spark-submit"), os.X_OK):
-        return f"unset SPARK_HOME: {home} has no bin/spark-submit that can be run"
-    folders = [folder for folder in environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
-    if folders and not any(map(_is_writable, map(Path, folders))):
-        return f"correct or unset SPARK_LOCAL_DIRS: Spark cannot write to {', '.join(folders)}"
-    return ""
-
-
-def _is_writable(folder: Path) -> bool:
-    """Return whether Spark can make folders in a folder, or this folder itself."""
-    try:
-        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        with TemporaryDirectory(dir=there):
-            return True
-    except OSError:
-        return False
-
-
-def _reason(error: Exception) -> str:
-    """Return the last cause that Java names, without its package; else the first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return cause_in(lines) or lines[0]
-
-
-def _hush(session: SparkSession) -> None:
-    """Prevent PySpark from printing what the engine reports: that the JVM is gone, and errors that handlers get."""
-    from pyspark.logger import PySparkLogger  # noqa: PLC0415 another kind of logger under these names would fail
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
-    server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001 the only way
-    server.handle_error = lambda _request, _client: None
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Return ``False`` for py4j's record, with a trace, that the JVM is gone: also while Spark starts."""
-    message = record.msg  # may be anything, such as a data frame, whose comparison has no truth value
-    return not isinstance(message, str) or message != "Exception while sending command."
-
-
 def _is_closing() -> bool:
     """Return whether a session is being stopped, or will be as soon as it is open."""
     return OPENED.is_stopping or any(thread.is_alive() for thread in _closing)
-
-
-def _taken(queue: SimpleQueue[SparkSession | BaseException]) -> SparkSession | BaseException | None:
-    with suppress(Empty):
-        return queue.get(timeout=_SIGNAL_SECONDS)
-    return None

@@ -448,7 +448,7 @@ ALLOWED = SessionSettings(STANDALONE, allow_unauthenticated=True)
 )
 def test_network_encryption_is_off_by_default_where_authentication_is_optional(nothing_launched, settings, encrypted):
     """Otherwise Spark would not start: NETWORK_AUTH_MUST_BE_ENABLED."""
-    conf = Sessions(settings)._conf()
+    conf = settings.spark_conf()
     assert conf.get("spark.network.crypto.enabled") == encrypted
     assert conf["spark.io.encryption.enabled"] == "true"
 

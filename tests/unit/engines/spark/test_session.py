@@ -19,8 +19,10 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from opencqrs_py.engines.spark import session
 from opencqrs_py.engines.spark.opened_sessions import OPENED
-from opencqrs_py.engines.spark.session import _QUIET_LOGS, Sessions, SessionSettings, _not_started
+from opencqrs_py.engines.spark.session import Sessions, SessionSettings
+from opencqrs_py.engines.spark.session_start import _QUIET_LOGS, _choose_python, _not_started, start_session
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe
 from opencqrs_py.errors import EngineError
 
@@ -138,7 +140,7 @@ def startable(monkeypatch, tmp_path) -> list[str]:
     context = Context("local[2]", tmp_path, "true")
     active_one: list[SimpleNamespace] = []
 
-    def start(_: Sessions) -> SimpleNamespace:
+    def start(_: SessionSettings) -> SimpleNamespace:
         noted.append("started")
         active_one.append(SimpleNamespace(sparkContext=context, stop=stop))
         return active_one[0]
@@ -147,7 +149,7 @@ def startable(monkeypatch, tmp_path) -> list[str]:
         active_one.clear()
         noted.append("stopped")
 
-    monkeypatch.setattr(Sessions, "_start", start)
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.start_session", start)
     monkeypatch.setattr("opencqrs_py.engines.spark.session.active_session", lambda: next(iter(active_one), None))
     monkeypatch.setattr("opencqrs_py.engines.spark.session.require_usable", lambda *_: None)
     return noted
@@ -170,14 +172,14 @@ def test_a_session_started_here_is_stopped_by_its_last_user(startable, order):
 def test_two_users_that_open_at_the_same_time_share_one_session(startable, monkeypatch):
     """The second user waits until the first has started the session, while the driver handles events."""
     begun, go = Signal(), Signal()
-    start = Sessions._start
+    start = session.start_session
 
-    def slow(sessions: Sessions) -> SimpleNamespace:
+    def slow(settings: SessionSettings) -> SimpleNamespace:
         begun.set()
         assert go.wait(SECONDS)
-        return start(sessions)
+        return start(settings)
 
-    monkeypatch.setattr(Sessions, "_start", slow)
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.start_session", slow)
     first, second = Sessions(SessionSettings()), Sessions(SessionSettings())
     with ThreadPoolExecutor(2) as threads:
         opening = threads.submit(first.open)
@@ -296,7 +298,7 @@ def test_workers_run_the_python_of_the_driver_unless_a_cluster_names_another(
 ):
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
     monkeypatch.setenv("PYSPARK_PYTHON", named or "")
-    Sessions(SessionSettings(master=master))._choose_python()
+    _choose_python(master)
     assert os.environ["PYSPARK_PYTHON"] == used
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
     said = [record.getMessage() for record in caplog.records]
@@ -335,11 +337,11 @@ def test_a_new_session_is_opened_outside_the_main_thread_and_its_error_is_raised
     opened_on = []
     monkeypatch.setattr(Sessions, "_found", lambda _: None)
 
-    def start(_sessions):
+    def start(_settings):
         opened_on.append(current_thread())
         raise EngineError("OCQ-402", "Spark does not start")
 
-    monkeypatch.setattr(Sessions, "_start", start)
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.start_session", start)
     for open_it in (Sessions(SessionSettings()).open, lambda: in_a_thread(Sessions(SessionSettings()).open)):
         with pytest.raises(EngineError, match="OCQ-402"):
             open_it()
@@ -357,15 +359,14 @@ def test_an_interrupt_while_a_session_opens_is_raised_and_the_session_is_stopped
     may_open, stopped = Signal(), Signal()
     context = active("local[2]")
     monkeypatch.setattr(Sessions, "_found", lambda _: None)
-    session = SimpleNamespace(sparkContext=context, stop=stopped.set)
+    opened = SimpleNamespace(sparkContext=context, stop=stopped.set)
 
-    def start(sessions):
+    def start(_settings):
         signal.raise_signal(signal.SIGINT)
         assert may_open.wait(SECONDS)
-        sessions._session = session
-        return session
+        return opened
 
-    monkeypatch.setattr(Sessions, "_start", start)
+    monkeypatch.setattr("opencqrs_py.engines.spark.session.start_session", start)
     sessions = Sessions(SessionSettings())
     with pytest.raises(KeyboardInterrupt):
         sessions.open()
@@ -425,7 +426,7 @@ def test_java_options_of_the_user_come_after_ours(
 ) -> None:
     (tmp_path / "spark-defaults.conf").write_text(defaults)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert Sessions(SessionSettings(conf=conf, verbose=verbose))._conf().get(OPTIONS) == options
+    assert SessionSettings(conf=conf, verbose=verbose).spark_conf().get(OPTIONS) == options
 
 
 @pytest.mark.parametrize(("moves_rows", "options"), [(False, ("-XX:TieredStopAtLevel=1",)), (True, ())])
@@ -436,9 +437,9 @@ def test_a_jvm_that_moves_no_rows_starts_without_the_optimizing_compiler(monkeyp
         given.append((quiet, java_options))
         raise InterruptedError  # nothing is launched
 
-    monkeypatch.setattr("opencqrs_py.engines.spark.session.launching", note)
+    monkeypatch.setattr("opencqrs_py.engines.spark.session_start.launching", note)
     with pytest.raises(InterruptedError):
-        Sessions(SessionSettings(moves_rows=moves_rows))._start()
+        start_session(SessionSettings(moves_rows=moves_rows))
     ((quiet, said),) = given
     assert (quiet, said[: len(options)]) == (True, options)
     assert ("-XX:TieredStopAtLevel=1" in said) is not moves_rows
@@ -451,9 +452,9 @@ def test_py4j_logs_no_traceback_of_a_jvm_that_exits_during_its_start(monkeypatch
 
     root = logging.getLogger()
     monkeypatch.setattr(root, "filters", [])
-    monkeypatch.setattr("opencqrs_py.engines.spark.session.launching", end)
+    monkeypatch.setattr("opencqrs_py.engines.spark.session_start.launching", end)
     with pytest.raises(InterruptedError):
-        Sessions(SessionSettings(verbose=verbose))._start()
+        start_session(SessionSettings(verbose=verbose))
     record = logging.makeLogRecord({"msg": "Exception while sending command."})
     assert bool(root.filter(record)) is verbose
     assert root.filter(logging.makeLogRecord({"msg": np.array([1, 2])}))  # as a handler may log it
@@ -471,7 +472,7 @@ def test_the_session_time_zone_is_utc_unless_set(monkeypatch, tmp_path, conf, sa
     (tmp_path / "spark-defaults.conf").write_text(said)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("TZ", "America/New_York")
-    assert Sessions(SessionSettings(conf=conf))._conf().get("spark.sql.session.timeZone") == zone
+    assert SessionSettings(conf=conf).spark_conf().get("spark.sql.session.timeZone") == zone
 
 
 UNRESPONSIVE = "An error occurred\n: org.apache.spark.SparkException: All masters are unresponsive! Giving up."
