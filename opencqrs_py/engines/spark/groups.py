@@ -14,7 +14,7 @@ from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import SparkJob
-from opencqrs_py.engines.spark.tasks import DriverPermit, Permit, SentRecipe, Task, TaskResult
+from opencqrs_py.engines.spark.tasks import DriverPermit, Permission, SentRecipe, Task, TaskResult
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.partition import Partition
@@ -192,7 +192,7 @@ class RunningTask:
     group: RunnableGroup
     drivers: tuple[PartitionDriver, ...]
     since: float
-    permit: Permit | DriverPermit | None = None
+    permit: Permission | None = None
     job: SparkJob[TaskResult] | None = None
     waits_since: float | None = None
 

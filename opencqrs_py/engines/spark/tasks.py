@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
 from pyspark import TaskContext, cloudpickle
@@ -190,14 +190,8 @@ class DriverPermit:
         self.holds = False
 
 
-class Permission(Protocol):
-    """Tells whether a task may begin another chunk."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether it may."""
-        ...
-
+Permission: TypeAlias = Permit | DriverPermit
+"""What a task gets."""
 
 ALWAYS = Permit()
 
