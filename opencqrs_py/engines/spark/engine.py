@@ -24,7 +24,7 @@ from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import BeginsStop, EndsAsAWhole, EndsClaims, Engine, GroupRun, RunsTasks
 from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.groups import TASK_SECONDS, RunnableGroup, RunningTask
-from opencqrs_py.engines.spark.jobs import Jobs, copies_tasks, run_on_spark
+from opencqrs_py.engines.spark.jobs import Jobs, copies_tasks, description_of, run_on_spark
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.slots import STILL, Capacity, TaskWatch, shares
 from opencqrs_py.engines.spark.task_ends import TaskEnds
@@ -424,7 +424,7 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
                 work = group.work(cursors)
                 run = partial(run_on_spark, context, runner, work)
             ended = partial(self._ended, task, here=context is None)
-            task.job = self._jobs.start(group.run.group, work, run, ended, context)
+            task.job = self._jobs.start(group.run.group, description_of(work), run, ended, context)
         except Exception as error:
             self._ended(task, error)
 

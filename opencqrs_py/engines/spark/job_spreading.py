@@ -9,10 +9,10 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import starmap
-from threading import Event as Signal
 from threading import Lock
 
 from py4j.protocol import Py4JError
@@ -27,12 +27,11 @@ from opencqrs_py.engines.spark.job_tasks import (
     read_ending,
     write_job_task,
 )
-from opencqrs_py.engines.spark.jobs import SparkJob, copies_tasks, labelled, spark_failure
+from opencqrs_py.engines.spark.jobs import Jobs, copies_tasks, spark_failure
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.slots import Stillness, executors_of, running_tasks, slots_of
-from opencqrs_py.engines.spark.tasks import SentRecipe
-from opencqrs_py.engines.threads import Threads
+from opencqrs_py.engines.spark.tasks import Permit, SentRecipe
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.jobs.binding import GROUP_PREFIX, BoundJob
 from opencqrs_py.jobs.children import EndedError, fenced, page_of, with_part
@@ -96,7 +95,7 @@ class SparkForJobs:
         self._handed_over: dict[str, SentRecipe[JobOnExecutor]] = {}
         self._awaited: SparkContext | None = None  # whose executors were waited for
         self._lock = Lock()
-        self._threads = Threads()
+        self._jobs = Jobs()
 
     def attempt(
         self, job: BoundJob, run: JobRun, around: Surroundings, signals: RunSignals, released: Callable[[], bool]
@@ -142,41 +141,32 @@ class SparkForJobs:
             with self._lock:
                 if sent.name not in self._handed_over:
                     self._handed_over[sent.name] = self._sessions.handed_over(self._recipes[sent.name])
-            came: list[Endings | Exception] = []
-            ended = Signal()
-
-            def take(result: Endings | Exception) -> None:
-                came.append(result)
-                ended.set()
-
-            job = SparkJob[Endings](context, take, tag)
             self._sessions.restore()
             permit = self._sessions.permit()
             permit.give()
             runner = JobTaskRunner(self._handed_over[sent.name], permit, copies_tasks(context))
-            name = f"{GROUP_PREFIX}{sent.name}"
-            self._threads.run(
-                f"opencqrs-{name}", partial(job.run, lambda: _collected(context, tag, name, runner, sent))
-            )
+            run = partial(_collected, context, runner, sent)
+            came, name = Future[Endings | Exception](), f"{GROUP_PREFIX}{sent.name}"
+            job = self._jobs.start(name, sent.description, run, came.set_result, context, tag)
             try:
-                given_up = self._waited(context, sent, ended, permit.withdraw, cooperative=bool(permit.file))
+                given_up = self._waited(context, sent, came, permit)
             finally:
                 permit.withdraw()
-                if not ended.is_set():
+                if not came.done():
                     job.abandon()
-            return given_up or self._of(came[0])
+            return given_up or self._of(came.result())
 
     def _waited(
-        self, context: SparkContext, sent: SentJob, ended: Signal, withdraw: Callable[[], None], *, cooperative: bool
+        self, context: SparkContext, sent: SentJob, came: Future[Endings | Exception], permit: Permit
     ) -> Failure | None:
         """Wait until the tasks have ended; return why they are abandoned earlier."""
         stillness, since = Stillness(partial(running_tasks, context), sent.clock), sent.clock.monotonic()
         asked: float | None = None
-        while not ended.wait(_LOOK_SECONDS):
+        while not wait([came], _LOOK_SECONDS).done:
             if sent.signals.cancelled and asked is None:
                 asked = time.monotonic()
-                withdraw()
-                if not cooperative:
+                permit.withdraw()
+                if not permit.file:  # it always holds
                     return _given_up("the run is to end")
             if asked is not None and sent.released() and time.monotonic() - asked >= _END_SECONDS:
                 return _given_up("their process is ending")
@@ -334,9 +324,8 @@ def _sent_id(item: JobId, mark: JobId | None) -> JobId:
     return item if mark is None or str(item) == str(mark) else mark
 
 
-def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner, sent: SentJob) -> Endings:
-    with labelled(context, tag, name, sent.description):
-        return list(map(read_ending, context.parallelize(sent.lines, len(sent.lines)).map(runner).collect()))
+def _collected(context: SparkContext, runner: JobTaskRunner, sent: SentJob) -> Endings:
+    return list(map(read_ending, context.parallelize(sent.lines, len(sent.lines)).map(runner).collect()))
 
 
 def _text_of(failure: Failure | Endings, lost: int) -> str:

@@ -40,35 +40,41 @@ _MOST_RUNS = 100  # of a task that are checked
 _cancelled: set[str] = set()  # tags of cancelled jobs that have not ended
 
 Result = TypeVar("Result")
-Ended = Callable[["TaskResult | Exception"], None]
 
 
 class Jobs:
-    """Runs the tasks of groups as jobs, on Spark or on the driver. Safe for several threads."""
+    """Runs jobs, on Spark or on the driver, each on a thread. Safe for several threads."""
 
     def __init__(self) -> None:
         self._threads = Threads()
 
     def start(
-        self, group: str, task: Task, run: Callable[[], TaskResult], ended: Ended, context: SparkContext | None
-    ) -> SparkJob[TaskResult]:
+        self,
+        group: str,
+        description: str,
+        run: Callable[[], Result],
+        ended: Callable[[Result | Exception], None],
+        context: SparkContext | None,
+        tag: str = "",
+    ) -> SparkJob[Result]:
         """Start a job of a group.
 
         Args:
             group: The group's name; also that of the job's group and pool in Spark.
-            task: The task.
+            description: The job's description in Spark.
             run: Runs it, on the job's thread.
-            ended: Called with the result, or with the error if the task could not be finished, on the job's thread; not
+            ended: Called with the result, or with the error if the job could not be finished, on the job's thread; not
                 called if the job was abandoned.
             context: That of the Spark jobs which ``run`` starts: they end when the job is abandoned. ``None`` without
                 Spark: an abandoned job is not stopped. Its partitions were claimed again, so it cannot commit.
+            tag: Spark's tag of the job; empty for a new one.
         """
-        job = SparkJob[TaskResult](context, ended)
+        job = SparkJob[Result](context, ended, tag)
 
-        def labelled_run() -> TaskResult:
+        def labelled_run() -> Result:
             if context is None:
                 return run()
-            with labelled(context, job.tag, group, description_of(task)):
+            with labelled(context, job.tag, group, description):
                 return run()
 
         self._threads.run(f"opencqrs-{group}", lambda: job.run(labelled_run))
