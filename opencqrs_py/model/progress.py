@@ -14,8 +14,12 @@ from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import GivenUp, InboxStatus, ParkedSequences
+from opencqrs_py.model.naming import in_one_line, storable
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Replay
+
+ERROR_LENGTH = 1_000
+"""How many characters of an error's text are kept."""
 
 _LONGEST = 1_000  # characters that the progress table of every database can hold
 _WAYS_OUT = (
@@ -269,8 +273,13 @@ class PartitionStatus:
         """The failure, if the last error is that of its event: not an outage, say, or an earlier event's."""
         if self.failure is None or not self.error:
             return self.failure
-        known, error = self.failure.last_error, self.error  # which may name the event, too, and both may be cut
-        return self.failure if error.startswith(known) or known.startswith(error) else None
+        known, error = (storable(text, ERROR_LENGTH) for text in (self.failure.last_error, self.error))
+        if error == known:
+            return self.failure
+        rest = error.removeprefix(known)
+        event = storable(in_one_line(f" - event {self.failure.event_id} at position {self.failure.position} "))
+        named = rest.startswith(event) or (len(error) == ERROR_LENGTH and event.startswith(rest))
+        return self.failure if known and rest != error and named else None
 
 
 def _farthest(position: int, *beyond: Replay | Ahead | None) -> int:

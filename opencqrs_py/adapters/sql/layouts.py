@@ -11,12 +11,12 @@ from sqlalchemy import Connection, delete, select, update
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
-from opencqrs_py.adapters.sql.progress_rows import ERROR_LENGTH, failure_text, held, row_of
+from opencqrs_py.adapters.sql.progress_rows import failure_text, held, row_of
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED
 from opencqrs_py.errors import LayoutError
 from opencqrs_py.model.naming import storable
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, ProcessorState
+from opencqrs_py.model.progress import ERROR_LENGTH, Cursor, ProcessorState
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.ports import Carry
 

@@ -22,7 +22,6 @@ from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.layouts import REPARTITIONING, SqlLayouts, changed_meanwhile
 from opencqrs_py.adapters.sql.progress_rows import (
-    ERROR_LENGTH,
     EventCounts,
     OtherLayoutError,
     ahead_in,
@@ -51,7 +50,7 @@ from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.partition import Partition, hash_of
-from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.progress import ERROR_LENGTH, Cursor, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.ports import (

@@ -17,11 +17,8 @@ from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.naming import counted, storable
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.progress import ERROR_LENGTH, Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay
-
-ERROR_LENGTH = 1_000
-"""How many characters of an error's text are kept."""
 
 _LATER = ("crashes", "in_hand")  # of a failure; versions that do not know them read rows without them
 

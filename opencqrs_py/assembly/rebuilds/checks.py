@@ -84,7 +84,7 @@ def require_sound(name: str, statuses: Sequence[PartitionStatus]) -> None:
         RebuildError: OCQ-635.
     """
     for one in statuses:
-        failure = one.failure
+        failure = one.failed_event
         said = one.error
         lacks = _OF_DATABASE.search(said) is not None and any(word in said for word in _MISSING)
         if not said or not (one.state is ProcessorState.FAILED or lacks):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from opencqrs_py.errors import OtherLogError
@@ -59,13 +61,46 @@ def test_the_message_on_a_missing_event_names_the_end_of_a_log_that_is_too_short
 FAILURE = FailureRecord(8, "e8", "lent", 3, 2, "first", "ValueError: no", "2026-01-05T09:00:00+00:00")
 
 
-@pytest.mark.parametrize("error", ["", "ValueError: no", "ValueError: no - event e8", "ValueE"])
-def test_the_last_error_is_that_of_the_failed_event_even_if_it_names_the_event_or_is_cut(error: str) -> None:
-    status = PartitionStatus("loans", Partition(2, 1), 7, ProcessorState.FAILED, error=error, failure=FAILURE)
-    assert status.failed_event == FAILURE
+LONG = "x" * 1_100
+EVENT = "event e8 at position 8 (lent, /a)"
 
 
-@pytest.mark.parametrize("error", ["[OCQ-601] the inbox is full - event e7", "OperationalError: gone", "KeyError: no"])
-def test_another_error_is_not_that_of_the_event_that_had_failed_before(error: str) -> None:
-    status = PartitionStatus("loans", Partition(2, 1), 6, ProcessorState.FAILED, error=error, failure=FAILURE)
-    assert (status.failed_event, status.failure) == (None, FAILURE)
+@pytest.mark.parametrize(
+    ("known", "error"),
+    [
+        ("ValueError: no", ""),
+        ("ValueError: no", "ValueError: no"),
+        ("ValueError: no", f"ValueError: no - {EVENT}"),
+        ("AssertionError", f"AssertionError - {EVENT}"),
+        (LONG, LONG[:1_000]),
+        (LONG[:1_000], f"{LONG} - {EVENT}"),
+        (LONG[:990], f"{LONG[:990]} - {EVENT}"[:1_000]),
+        ("ValueError: a\0\ud800", f"ValueError: a?? - {EVENT}"),  # as a database stores it
+    ],
+)
+def test_the_last_error_is_that_of_the_failed_event_even_if_it_names_it_or_is_stored_differently(
+    known: str, error: str
+) -> None:
+    failure = replace(FAILURE, last_error=known)
+    status = PartitionStatus("loans", Partition(2, 1), 7, ProcessorState.FAILED, error=error, failure=failure)
+    assert status.failed_event == failure
+
+
+@pytest.mark.parametrize(
+    ("known", "error"),
+    [
+        ("ValueError: no", "[OCQ-601] the inbox is full - event e7 at position 7 (lent, /a)"),
+        ("ValueError: no", "OperationalError: gone"),
+        ("ValueError: no", "ValueError: not any more"),
+        ("TimeoutError", "TimeoutError: no answer - event e7 at position 7 (lent, /a)"),
+        ("AssertionError", "AssertionError - event e7 at position 7 (lent, /a)"),
+        ("AssertionError", "AssertionError - event e8 at position 88 (lent, /a)"),
+        ("OperationalError: gone", "OperationalError"),
+        ("", "OperationalError"),
+        ("", f" - {EVENT}"),
+    ],
+)
+def test_another_error_is_not_that_of_the_event_that_had_failed_before(known: str, error: str) -> None:
+    failure = replace(FAILURE, last_error=known)
+    status = PartitionStatus("loans", Partition(2, 1), 6, ProcessorState.FAILED, error=error, failure=failure)
+    assert (status.failed_event, status.failure) == (None, failure)

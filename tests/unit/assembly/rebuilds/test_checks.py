@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from opencqrs_py.assembly.rebuilds.checks import require_sound
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model import layout
-from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import FailureRecord, PartitionStatus, ProcessorState
 
 LACKS = [
     "OperationalError: (sqlite3.OperationalError) no such table: price",
@@ -38,3 +40,10 @@ def test_a_handler_error_that_only_resembles_a_missing_table_is_retried(error: s
 def test_a_failed_partition_ends_the_rebuild(error: str) -> None:
     with pytest.raises(RebuildError, match="OCQ-635"):
         require_sound("catalog", [status(ProcessorState.FAILED, error)])
+
+
+def test_the_error_of_an_earlier_event_is_not_said_to_be_that_of_the_one_that_had_failed() -> None:
+    failure = FailureRecord(8, "e8", "lent", 3, 2, "ValueError: no", "ValueError: no", "2026-01-05T09:00:00+00:00")
+    full = replace(status(ProcessorState.FAILED, "[OCQ-601] the inbox is full"), failure=failure)
+    with pytest.raises(RebuildError, match=r"partition 0/1 fails: \[OCQ-601\]"):
+        require_sound("catalog", [full])
