@@ -492,8 +492,9 @@ class PartitionProcessor:
             )
         try:
             entry = self._inbox.entry(page, portion.chunk[0], how, cursor, cursor.failure)
-        except UnsequencedError as failed:
-            return Outcome(cursor, failure=self._diagnosis.failure_before(failed.error, failed.event))
+        except UnsequencedError as failed:  # it cannot be parked, so it is tried again
+            failure = self._diagnosis.failure_before(failed.error, failed.event)
+            return Outcome(replace(cursor, park=None), failure=failure)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._diagnosis.failure(error, Origin.FRAMEWORK))

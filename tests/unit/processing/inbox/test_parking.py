@@ -828,6 +828,10 @@ def test_an_event_of_two_sequences_that_fails_itself_blocks_its_partition_and_ke
     assert status.error.startswith("[OCQ-602] InboxError: the event belongs to 2 sequences")
     assert status.failure is not None
     assert (status.failure.event_id, status.failure.attempts) == ("id 2", 1)
+    world.errors = {}
+    world.clock.advance(3_600)
+    world.drain()
+    assert (world.positions, world.waiting) == ([1, 2, 3], {})
 
 
 # ------------------------------------------------------------------------------------------------------------ laws
