@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import FailedAttempt, GivenUp, InboxEntry, InboxStatus, as_entry
-from opencqrs_py.model.naming import MOST_LISTED, in_one_line
+from opencqrs_py.model.naming import in_one_line
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord
@@ -111,15 +110,11 @@ def unwanted(entry: InboxEntry, now: datetime) -> InboxEntry:
     return entry.failed(FailedAttempt(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
 
 
-def report_lost(partition: Partition, entries: Sequence[InboxEntry]) -> None:
+def report_lost(partition: Partition, entries: Iterable[InboxEntry]) -> None:
     """Log that entries wait for a person, since their events are no longer in the log, or no handler takes them."""
-    for entry in entries[:MOST_LISTED]:
+    for entry in entries:
         what = f"event {in_one_line(entry.event_id)} of sequence {entry.sequence_id!r} waits for a person"
         logger.error("[%s %s] %s: %s", entry.group, partition, what, entry.reason)
-    if (left := len(entries) - MOST_LISTED) > 0:
-        group = entries[0].group
-        text = "[%s %s] %s more events wait for a person, too: opencqrs inbox list --group %s --status undecodable"
-        logger.error(text, group, partition, f"{left:,}", shlex.quote(group))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -52,6 +54,10 @@ from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.positions import events_at
 
+logger = logging.getLogger("opencqrs.processing")
+
+_MOST_SET_ASIDE = 100  # in one transaction, which takes several statements for each
+
 
 @dataclass(eq=False)
 class PartitionBatches(WaitingEvents):
@@ -71,6 +77,8 @@ class PartitionBatches(WaitingEvents):
     failure_of: Callable[[BaseException, Event], Failure]
     _ready: list[Portion] = field(default_factory=list, init=False)
     _ready_for: tuple[int, str | None] | None = field(default=None, init=False)  # epoch and tick
+    _named_for: tuple[int, str | None] | None = field(default=None, init=False)  # likewise
+    _unnamed: int = field(default=0, init=False)  # how many more events that wait for a person are named
     # Likewise: whatever had expired is removed.
     _without_expired_for: tuple[int, str | None] | None = field(default=None, init=False)
 
@@ -421,12 +429,23 @@ class PartitionBatches(WaitingEvents):
         """Make entries wait for a person whose events no handler can get; only the first ones, where others follow."""
         now = self.clock.now()
         if not self._each:
-            entries = list({entry.sequence_id: entry for entry in reversed(entries)}.values())
+            entries = list({entry.sequence_id: entry for entry in reversed(entries)}.values())[::-1]
+        entries = entries[:_MOST_SET_ASIDE]
         after = [without(entry, now) for entry in entries]
         rest = tuple(one for each in after for one in self._rest_after(each))
         if self._apply(cursor, changed=tuple(zip(entries, map(self._kept, after), strict=True)), remainders=rest):
-            report_lost(self.partition, sorted(after, key=lambda entry: entry.position))
+            self._report_lost(cursor, after)
         return Outcome(cursor)
+
+    def _report_lost(self, cursor: Cursor, entries: Sequence[InboxEntry]) -> None:
+        """Log that entries wait for a person; those of a tick after the first ones are not named."""
+        if self._named_for != (cursor.epoch, cursor.tick):
+            self._named_for, self._unnamed = (cursor.epoch, cursor.tick), MOST_LISTED
+        named, self._unnamed = self._unnamed, max(0, self._unnamed - len(entries))
+        report_lost(self.partition, entries[:named])
+        if named and len(entries) > named:
+            text = "[%s %s] more events wait for a person: opencqrs inbox list --group %s --status undecodable"
+            logger.error(text, self.group, self.partition, shlex.quote(self.group))
 
     def _put_off(self, cursor: Cursor, remainders: Sequence[Remainder]) -> bool:
         return self._apply(cursor, remainders=tuple(remainders))

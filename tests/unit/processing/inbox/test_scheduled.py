@@ -572,10 +572,11 @@ def test_an_event_that_is_no_longer_in_the_log_waits_for_a_person(caplog: pytest
     assert world.positions == [2]
 
 
-def test_many_events_that_are_no_longer_in_the_log_are_set_aside_at_once_and_the_first_ones_named(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("count", [10, 11, 250])
+def test_events_that_are_no_longer_in_the_log_are_set_aside_together_and_the_first_ones_of_a_tick_named(
+    caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    world = World([f"/{number}" for number in range(25)])
+    world = World([f"/{number}" for number in range(count)])
     world.drain()
     world.store.pick = lambda positions: []  # type: ignore[method-assign]
     changes: list[int] = []
@@ -586,13 +587,13 @@ def test_many_events_that_are_no_longer_in_the_log_are_set_aside_at_once_and_the
     )[1]
     world.pass_time(10)
     assert set(world.waiting.values()) == {"undecodable"}
-    assert [count for count in changes if count] == [25]
-    lines = [record.getMessage() for record in caplog.records if "person" in record.getMessage()]
-    assert len(lines) == 11
-    assert "event id 1 of sequence '/0'" in lines[0]
-    assert lines[-1].endswith(
-        "15 more events wait for a person, too: opencqrs inbox list --group group --status undecodable"
-    )
+    assert [size for size in changes if size] == [100] * (count // 100) + [count % 100]
+    lines = [record.getMessage() for record in caplog.records if "for a person" in record.getMessage()]
+    more = ["[group 0/1] more events wait for a person: opencqrs inbox list --group group --status undecodable"]
+    assert [line.split(" waits")[0] for line in lines[:10]] == [
+        f"[group 0/1] event id {number + 1} of sequence '/{number}'" for number in range(10)
+    ]
+    assert lines[10:] == (more if count > 10 else [])
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
