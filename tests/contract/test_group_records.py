@@ -21,8 +21,8 @@ from opencqrs_py.model.group_record import FoundGroup
 from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 from opencqrs_py.testing.contracts import GroupRecordsContract
 from opencqrs_py.testing.contracts.group_records import RECORD, TWO, UndoneError, keeping, refuse
-from opencqrs_py.testing.contracts.inbox import WHOLE, entry, parked
 from opencqrs_py.testing.contracts.inbox import InboxContract as Inbox
+from opencqrs_py.testing.contracts.inbox_units import WHOLE, entry, parked
 
 REBUILD = RebuildRecord("group", RebuildPhase.ENDED, "1:a", started_at="2026")
 

@@ -23,7 +23,7 @@ from opencqrs_py.model import Cursor, layout
 from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, Remainder
 from opencqrs_py.testing.contracts import InboxContract
-from opencqrs_py.testing.contracts.inbox import LATER, NOON, WHOLE, at, brought_in, entry, parked
+from opencqrs_py.testing.contracts.inbox_units import LATER, NOON, WHOLE, at, brought_in, entry, parked
 
 SECONDS = 60
 Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]

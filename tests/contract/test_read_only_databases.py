@@ -12,7 +12,7 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.model.partition import layout
 from opencqrs_py.model.replay import Reset
-from opencqrs_py.testing.contracts.inbox import NOON, at, brought_in, entry
+from opencqrs_py.testing.contracts.inbox_units import NOON, at, brought_in, entry
 
 READ_ONLY = {
     "postgresql": f"options={quote('-c default_transaction_read_only=on')}",

@@ -27,7 +27,7 @@ from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
 from opencqrs_py.model import layout
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.testing.contracts import ReadModel
-from opencqrs_py.testing.contracts.inbox import brought_in, entry
+from opencqrs_py.testing.contracts.inbox_units import brought_in, entry
 
 SECONDS = 60  # longest wait for another thread
 SQLITE = pytest.mark.parametrize("kind", ["sqlite"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
-from opencqrs_py.errors import FencedError, InboxChangedError, InboxFullError
-from opencqrs_py.model import Cursor, Partition, Skip, layout
+from opencqrs_py.errors import InboxFullError
+from opencqrs_py.model import Cursor, Skip, layout
 from opencqrs_py.model.inbox import (
     FailedAttempt,
     Fetching,
@@ -22,44 +22,25 @@ from opencqrs_py.model.inbox import (
 )
 from opencqrs_py.model.partition import hash_of
 from opencqrs_py.processing.ports import ParkingTracker
+from opencqrs_py.testing.contracts.inbox_units import (
+    EARLIER,
+    LATER,
+    LATEST,
+    NOON,
+    ODD,
+    WHOLE,
+    InboxUnitsContract,
+    at,
+    brought_in,
+    entry,
+    parked,
+    without_limits,
+)
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-EARLIER = NOON - timedelta(minutes=1)
-LATER = NOON + timedelta(minutes=1)
-LATEST = NOON + timedelta(minutes=2)
-WHOLE = Partition(1, 0)
-ODD = "a sequence \0 with \ud800, 'quotes' and ü".encode(errors="replace").decode()
-
-
-def at(moment: datetime) -> str:
-    """Return a time as entries have it."""
-    return moment.isoformat(timespec="milliseconds")
-
-
-def entry(position: int, sequence_id: str = "books/1", status: InboxStatus = InboxStatus.PENDING) -> InboxEntry:
-    """Return an entry of the group, as the core makes it for an event that waits after others."""
-    known = (f"id {position}", "urn:library", sequence_id, "lent")
-    return InboxEntry("group", sequence_id, position, *known, status, at(NOON))
+TWO = layout(2)
 
 
-def parked(position: int, sequence_id: str = "books/1", due: datetime | None = LATER) -> InboxEntry:
-    """Return an entry whose attempts have failed."""
-    error = FailedAttempt(at(NOON), "ValueError: no", '  File "handlers.py", line 3')
-    status = InboxStatus.RETRYING if due is not None else InboxStatus.EXHAUSTED
-    return entry(position, sequence_id).failed(error, status, due)
-
-
-def brought_in(*entries: InboxEntry) -> InboxChange:
-    """Return the change that adds entries."""
-    return InboxChange(at(NOON), added=entries)
-
-
-def without_limits(*entries: InboxEntry) -> InboxChange:
-    """Return the change that adds entries of a scheduled group."""
-    return InboxChange(at(NOON), added=entries, most_sequences=None, most_of_sequence=None)
-
-
-class InboxContract:
+class InboxContract(InboxUnitsContract):
     """What processors and people rely on.
 
     Give ``tracker``, without any progress, and ``another`` that sees the same.
@@ -81,28 +62,11 @@ class InboxContract:
         (claimed,) = tracker.claim("group", [WHOLE], 0, "owner")
         return claimed
 
-    def put(self, tracker: ParkingTracker, cursor: Cursor, *entries: InboxEntry, each: bool = False) -> Cursor:
-        """Add entries, and move the progress up to the last of them."""
-        to = entries[-1].position
-        with tracker.unit("group", cursor, to, change=replace(brought_in(*entries), each=each)):
-            pass
-        return replace(cursor, stored=to, position=to)
-
-    def take(self, tracker: ParkingTracker, cursor: Cursor, *done: InboxEntry) -> None:
-        """Have the first entries of a sequence handled."""
-        rest = Remainder(done[-1].sequence_id, at(NOON))
-        with tracker.unit("group", cursor, cursor.stored, change=InboxChange(at(NOON), done=done, remainders=(rest,))):
-            pass
-
     def due(
         self, tracker: ParkingTracker, until: datetime, most: int = 10, fetching: Fetching = Fetching.FIRST
     ) -> list[list[int]]:
         """Return the positions of the events of each sequence that is due."""
         return [[one.position for one in found] for found in tracker.due("group", WHOLE, until, most, fetching)]
-
-    def seen(self, tracker: ParkingTracker) -> list[tuple[int, str, str | None]]:
-        """Return position, status and due time of each waiting event, by position."""
-        return sorted((one.position, one.status.value, one.due_at) for one in tracker.entries("group"))
 
     def test_nothing_waits_at_first(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         assert tracker.parked("group", [WHOLE]) == {WHOLE: ParkedSequences()}
@@ -139,18 +103,6 @@ class InboxContract:
         with tracker.unit("group", cursor, 2, change=off):
             pass
         assert [one.due_at for one in tracker.entries("group")] == [None, None]
-
-    def test_no_entry_is_added_if_the_unit_fails(self, tracker: ParkingTracker, cursor: Cursor) -> None:
-        with pytest.raises(KeyError), tracker.unit("group", cursor, 3, change=brought_in(parked(3))):
-            raise KeyError
-        assert tracker.entries("group") == []
-        assert [status.position for status in tracker.statuses()] == [0]
-
-    def test_no_entry_is_added_under_a_lost_claim(self, tracker: ParkingTracker, cursor: Cursor) -> None:
-        tracker.claim("group", [WHOLE], 0, "heir")
-        with pytest.raises(FencedError), tracker.unit("group", cursor, 3, change=brought_in(parked(3))):
-            pytest.fail("the unit was opened")
-        assert tracker.entries("group") == []
 
     @pytest.mark.parametrize("sequence_id", ["", " ", "books/1 ", "BOOKS/1", ODD, "x" * 3_000])
     def test_sequence_ids_are_kept_unchanged(self, tracker: ParkingTracker, cursor: Cursor, sequence_id: str) -> None:
@@ -381,36 +333,6 @@ class InboxContract:
         assert [one.error[: len(start)] for one, start in zip(found.errors, known, strict=True)] == known
         assert [one.lines.split()[-1] for one in found.errors[-5:]] == [str(number) for number in range(10, 15)]
 
-    def test_an_entry_changed_since_it_was_read_is_neither_done_nor_changed(
-        self, tracker: ParkingTracker, cursor: Cursor
-    ) -> None:
-        first, behind = parked(1), entry(2)
-        cursor = self.put(tracker, cursor, first, behind)
-        pausing = InboxChange(at(NOON), changed=((first, first.paused()),))
-        assert tracker.change("group", pausing)
-        assert not tracker.change("group", pausing)
-        stale = [InboxChange(at(NOON), done=(first, behind)), InboxChange(at(NOON), done=(entry(7),)), pausing]
-        for change in stale:
-            with pytest.raises(InboxChangedError), tracker.unit("group", cursor, cursor.stored, change=change):
-                pytest.fail("the unit was opened")
-        assert self.seen(tracker) == [(1, "paused", None), (2, "pending", None)]
-
-    @pytest.mark.parametrize("by_person", [lambda one: one.with_retries(3), lambda one: one.due(NOON)])
-    def test_a_failed_attempt_does_not_overwrite_what_a_person_changed_meanwhile(
-        self, tracker: ParkingTracker, cursor: Cursor, by_person: Callable[[InboxEntry], InboxEntry]
-    ) -> None:
-        first = parked(1)
-        cursor = self.put(tracker, cursor, first, entry(2))
-        changed = by_person(first)
-        assert tracker.change("group", InboxChange(at(NOON), changed=((first, changed),)))
-        failed = first.failed(FailedAttempt(at(NOON), "ValueError: no"), InboxStatus.RETRYING, LATER)
-        attempt = InboxChange(at(NOON), changed=((first, failed),))
-        with pytest.raises(InboxChangedError), tracker.unit("group", cursor, cursor.stored, change=attempt):
-            pytest.fail("the unit was opened")
-        assert tracker.entries("group") == [changed, entry(2)]
-        self.take(tracker, cursor, first)  # an attempt that succeeds still removes it
-        assert self.seen(tracker) == [(2, "pending", at(NOON))]
-
     def test_an_event_whose_attempts_a_person_has_changed_is_not_removed_by_its_old_entry(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
@@ -518,6 +440,25 @@ class InboxContract:
             for one in layout(modulus):
                 found = tracker.due("group", one, LATER, 10)
                 assert all(one.owns(each.sequence_id) for entries in found for each in entries)
+
+    def test_times_and_counts_of_a_partition_are_those_of_its_own_events(self, tracker: ParkingTracker) -> None:
+        one, other = (next(filter(each.owns, map(str, range(99)))) for each in TWO)
+        first, second = tracker.claim("group", TWO, 0, "owner")
+        self.put(tracker, first, parked(1, one), entry(2, one))
+        over = entry(4, other)._replace(expires_at=at(NOON))
+        self.put(tracker, second, parked(3, other, LATEST), over)
+        assert tracker.next_due("group", TWO) == {TWO[0]: at(LATER), TWO[1]: at(NOON)}
+        assert tracker.next_due("group", TWO, expiring=False) == {TWO[0]: at(LATER), TWO[1]: at(LATEST)}
+        assert tracker.next_due("group", TWO[1:]) == {TWO[1]: at(NOON)}
+        assert [tracker.expired("group", each, LATER, 10) for each in TWO] == [(), (over,)]
+        assert [known.due_at for known in tracker.parked("group", TWO).values()] == [at(LATER), at(LATEST)]
+        assert [dict(status.parked) for status in tracker.statuses()] == [
+            {InboxStatus.RETRYING: 1, InboxStatus.PENDING: 1},
+            {InboxStatus.RETRYING: 1, InboxStatus.EXPIRED: 1},
+        ]
+        tracker.arrange("group", TWO[:1], NOON, each=True)
+        due = {position: due_at for position, _, due_at in self.seen(tracker)}
+        assert due == {1: at(LATER), 2: at(NOON), 3: at(LATEST), 4: None}
 
     def test_statuses_count_waiting_events(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1), entry(2), entry(3), parked(4, "books/2", None))

@@ -188,6 +188,94 @@ class TestTracker(ProgressTrackerContract):
     assert names == {"test_each_partition_has_its_own_fingerprint"}
 
 
+INBOXES = """
+from contextlib import contextmanager
+from dataclasses import replace
+import pytest
+from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.errors import InboxChangedError
+from opencqrs_py.model import layout
+from opencqrs_py.testing.contracts import InboxContract
+
+class Tracker(InMemoryProgressTracker):
+    {mistake}
+
+class TestTracker(InboxContract):
+    @pytest.fixture
+    def tracker(self):
+        return Tracker()
+"""
+CHANGES_FIRST = """
+    @contextmanager
+    def _unit(self, key, cursor, to, fingerprint, skip, change):
+        if change is not None and not change.added:
+            self._check(key, cursor)
+            self._inbox, change = self._inbox.changed(key[0], change), None
+        with super()._unit(key, cursor, to, fingerprint, skip, change) as unit:
+            yield unit
+"""
+NOT_FENCED_IN_PLACE = """
+    @contextmanager
+    def _unit(self, key, cursor, to, fingerprint, skip, change):
+        if to == cursor.stored:
+            row = self._progress[key]
+            cursor, to = replace(cursor, epoch=row.epoch, stored=row.position), row.position
+        with super()._unit(key, cursor, to, fingerprint, skip, change) as unit:
+            yield unit
+"""
+OVERWRITES = """
+    @contextmanager
+    def _unit(self, key, cursor, to, fingerprint, skip, change):
+        self._check(key, cursor)
+        after = self._inbox.changed(key[0], change) if change is not None else None
+        with super()._unit(key, cursor, to, fingerprint, skip, None) as unit:
+            yield unit
+        self._inbox = after or self._inbox
+"""
+FOR_ALL_PARTITIONS = """
+    def next_due(self, group, partitions, **options):
+        (whole,) = layout(1)
+        return dict.fromkeys(partitions, super().next_due(group, [whole], **options)[whole])
+"""
+EXPIRED_OF_ALL = """
+    def expired(self, group, partition, now, most):
+        return super().expired(group, layout(1)[0], now, most)
+"""
+CHANGES_EARLY = {
+    "test_a_unit_that_fails_leaves_the_inbox_unchanged",
+    "test_a_claim_while_a_waiting_event_is_handled_comes_before_or_after_that",
+}
+IN_PLACE = {"test_a_lost_claim_does_not_change_the_inbox"}
+MEANWHILE = {"test_a_change_by_a_person_during_a_unit_comes_before_or_after_it"}
+OF_PARTITIONS = {"test_times_and_counts_of_a_partition_are_those_of_its_own_events"}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "tests", "message"),
+    [
+        pytest.param(
+            CHANGES_FIRST,
+            CHANGES_EARLY,
+            "the inbox was changed although the handler failed",
+            id="changes-before-the-handler",
+        ),
+        pytest.param(
+            NOT_FENCED_IN_PLACE,
+            IN_PLACE,
+            "the unit of a lost claim was opened, as its progress stays",
+            id="not-fenced-in-place",
+        ),
+        pytest.param(OVERWRITES, MEANWHILE, "one of them has overwritten the other", id="overwrites-a-person"),
+        pytest.param(FOR_ALL_PARTITIONS, OF_PARTITIONS, "next_due", id="due-of-all-partitions"),
+        pytest.param(EXPIRED_OF_ALL, OF_PARTITIONS, "expired", id="expired-of-all-partitions"),
+    ],
+)
+def test_an_inbox_with_a_mistake_fails(failing, mistake, tests, message):
+    names, shown = failing(INBOXES.replace("{mistake}", mistake))
+    assert names == tests
+    assert message in shown
+
+
 JOB_STORES = """
 from contextlib import contextmanager
 from threading import Lock, RLock
