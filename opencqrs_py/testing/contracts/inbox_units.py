@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
 
 import pytest
 
@@ -21,11 +19,9 @@ from opencqrs_py.model.inbox import (
     Remainder,
 )
 from opencqrs_py.processing.ports import ParkingTracker
-from opencqrs_py.testing.contracts.calls import begun, returned
+from opencqrs_py.testing.contracts.calls import returned
+from opencqrs_py.testing.contracts.progress_records import SECONDS, meanwhile
 
-T = TypeVar("T")
-SECONDS = 30.0  # longest wait for another thread
-PROMPT = 0.3  # seconds that another thread gets, if it does not have to wait
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EARLIER = NOON - timedelta(minutes=1)
 LATER = NOON + timedelta(minutes=1)
@@ -60,13 +56,6 @@ def brought_in(*entries: InboxEntry) -> InboxChange:
 def without_limits(*entries: InboxEntry) -> InboxChange:
     """Return the change that adds entries of a scheduled group."""
     return InboxChange(at(NOON), added=entries, most_sequences=None, most_of_sequence=None)
-
-
-def meanwhile(call: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Begin a call on another thread, and let it return if it does not wait for a unit of work of this thread."""
-    future = begun(call, *arguments)
-    wait([future], PROMPT)
-    return future
 
 
 FIRST, SECOND = parked(1), entry(2)

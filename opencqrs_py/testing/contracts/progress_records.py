@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 
 from opencqrs_py.errors import FencedError
 from opencqrs_py.model import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip, layout
 from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.testing.contracts.calls import begun
 
+T = TypeVar("T")
+SECONDS = 30.0  # longest wait for another thread
+PROMPT = 0.3  # seconds that another thread gets, if it does not have to wait
 ONE = layout(1)
 FAILURE = FailureRecord(
     position=7,
@@ -42,6 +49,13 @@ def moved(tracker: ProgressTracker, cursor: Cursor, to: int, group: str = "group
     with tracker.unit(group, cursor, to):
         pass
     return cursor.moved_to(to, stored=True)
+
+
+def meanwhile(call: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Begin a call on another thread, and let it return if it does not wait for a unit of work of this thread."""
+    future = begun(call, *arguments)
+    wait([future], PROMPT)
+    return future
 
 
 class ProgressRecordsContract:

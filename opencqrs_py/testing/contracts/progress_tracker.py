@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from threading import Event
 from typing import Protocol
@@ -13,10 +14,18 @@ import pytest
 from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model import Cursor, Partition, PartitionStatus, ProcessorState, layout
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
-from opencqrs_py.testing.contracts.progress_records import ONE, CrashError, ProgressRecordsContract, claimed, moved
+from opencqrs_py.testing.contracts.calls import begun, returned
+from opencqrs_py.testing.contracts.progress_records import (
+    ONE,
+    PROMPT,
+    SECONDS,
+    CrashError,
+    ProgressRecordsContract,
+    claimed,
+    moved,
+)
 
 TWO = layout(2)
-SECONDS = 30  # longest wait for another thread
 
 
 class ReadModel(Protocol):
@@ -200,31 +209,64 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert read_model.values() == ["kept"]
         assert positions(tracker) == {"group": [1]}
 
+    @pytest.mark.parametrize("failing", ["first", "second"])
+    def test_units_of_two_partitions_are_committed_and_undone_independently(
+        self, tracker: ProgressTracker, read_model: ReadModel, failing: str
+    ) -> None:
+        first, second = tracker.claim("group", TWO, 0, "owner")
+        written, ended = Event(), Event()
+
+        def handle_second() -> None:
+            with tracker.unit("group", second, 1) as unit:
+                read_model.write(unit, "second")
+                written.set()
+                assert ended.wait(SECONDS)
+                if failing == "second":
+                    raise CrashError
+
+        with suppress(CrashError), tracker.unit("group", first, 1) as unit:
+            read_model.write(unit, "first")
+            other = begun(handle_second)
+            written.wait(PROMPT)  # in a store with one writer at a time, it waits for the end of this unit
+            if failing == "first":
+                raise CrashError
+        ended.set()
+        with suppress(CrashError):
+            returned(other, SECONDS, "the unit of a partition still waits although that of the other one has ended")
+        kept = "second" if failing == "first" else "first"
+        assert read_model.values() == [kept], "the end of a unit has committed or undone what another one had written"
+        assert positions(tracker) == {"group": [int(kept == "first"), int(kept == "second")]}
+
     # Competing owners of a partition
 
+    @pytest.mark.parametrize("to", [0, 3], ids=["staying", "moving"])
     def test_of_two_writers_with_one_cursor_the_second_is_fenced(
-        self, tracker: ProgressTracker, another: ProgressTracker
+        self, tracker: ProgressTracker, another: ProgressTracker, to: int
     ) -> None:
         cursor = claimed(tracker)
         moved(tracker, cursor, 5)
-        with pytest.raises(FencedError, match="'group' partition 0/1"), another.unit("group", cursor, 3):
+        with pytest.raises(FencedError, match="'group' partition 0/1"), another.unit("group", cursor, to):
             pytest.fail("the unit was opened")
         assert positions(tracker) == {"group": [5]}
 
-    def test_a_zombie_with_an_old_epoch_is_fenced(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
+    @pytest.mark.parametrize("to", [0, 5], ids=["staying", "moving"])
+    def test_a_zombie_with_an_old_epoch_is_fenced(
+        self, tracker: ProgressTracker, another: ProgressTracker, to: int
+    ) -> None:
         zombie = claimed(tracker)
         heir = claimed(another)
-        with pytest.raises(FencedError), tracker.unit("group", zombie, 5):
+        with pytest.raises(FencedError), tracker.unit("group", zombie, to):
             pytest.fail("the unit was opened")
         assert positions(tracker) == {"group": [0]}
         moved(another, heir, 5)
 
+    @pytest.mark.parametrize("to", [5, 6], ids=["staying", "moving"])
     def test_a_zombie_is_fenced_even_if_it_knows_the_position(
-        self, tracker: ProgressTracker, another: ProgressTracker
+        self, tracker: ProgressTracker, another: ProgressTracker, to: int
     ) -> None:
         zombie = claimed(tracker)
         moved(another, claimed(another), 5)
-        with pytest.raises(FencedError), tracker.unit("group", zombie.moved_to(5, stored=True), 6):
+        with pytest.raises(FencedError), tracker.unit("group", zombie.moved_to(5, stored=True), to):
             pytest.fail("the unit was opened")
         assert positions(tracker) == {"group": [5]}
 

@@ -15,8 +15,7 @@ from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout
 from opencqrs_py.model.replay import Replay, Reset
 from opencqrs_py.processing.ports import RepartitioningTracker
-from opencqrs_py.testing.contracts.progress_records import FAILURE, SKIP, CrashError
-from opencqrs_py.testing.contracts.progress_tracker import SECONDS
+from opencqrs_py.testing.contracts.progress_records import FAILURE, SECONDS, SKIP, CrashError
 
 ONE, TWO = layout(1), layout(2)
 THREE = Partition(2, 0), Partition(4, 1), Partition(4, 3)

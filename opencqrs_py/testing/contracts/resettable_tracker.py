@@ -13,8 +13,8 @@ from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.replay import Replay, Reset
 from opencqrs_py.processing.ports import GroupRecords, ParkingTracker, ResettableTracker
-from opencqrs_py.testing.contracts.progress_records import CrashError
-from opencqrs_py.testing.contracts.progress_tracker import SECONDS, ReadModel
+from opencqrs_py.testing.contracts.progress_records import SECONDS, CrashError
+from opencqrs_py.testing.contracts.progress_tracker import ReadModel
 
 ONE, TWO = layout(1), layout(2)
 NOW = "2026-01-01T00:00:00.000+00:00"

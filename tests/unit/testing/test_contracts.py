@@ -276,6 +276,72 @@ def test_an_inbox_with_a_mistake_fails(failing, mistake, tests, message):
     assert message in shown
 
 
+TRACKERS = """
+from contextlib import closing, contextmanager
+from dataclasses import replace
+import sqlite3
+import pytest
+from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.adapters.memory.progress import NoTransactions
+from opencqrs_py.processing.ports import NoUnit
+from opencqrs_py.testing.contracts import ProgressTrackerContract
+
+class Tracker(InMemoryProgressTracker):
+    {mistake}
+
+class TestTracker(ProgressTrackerContract):
+    @pytest.fixture
+    def tracker(self):
+        return Tracker()
+"""
+ONE_CONNECTION = """
+    @pytest.fixture
+    def read_model(self):
+        with closing(sqlite3.connect(":memory:", check_same_thread=False)) as connection:
+            connection.execute("CREATE TABLE written (value)")
+            yield OneConnection(connection)
+
+    @pytest.fixture
+    def tracker(self, read_model):
+        return InMemoryProgressTracker(read_model)
+
+class Unit(NoUnit):
+    connection = None
+
+class OneConnection(NoTransactions):
+    def __init__(self, connection):
+        self.connection = connection
+
+    @contextmanager
+    def begin(self, **options):
+        unit = Unit("")
+        unit.connection = self.connection
+        with self.connection:
+            yield unit
+
+    def write(self, unit, value):
+        unit.connection.execute("INSERT INTO written VALUES (?)", (value,))
+
+    def values(self):
+        return [value for value, in self.connection.execute("SELECT value FROM written")]
+"""
+
+
+def test_a_tracker_that_compares_no_epochs_if_the_progress_stays_fails(failing):
+    names, _ = failing(TRACKERS.replace("{mistake}", NOT_FENCED_IN_PLACE))
+    assert names == {
+        "test_a_zombie_with_an_old_epoch_is_fenced",
+        "test_a_zombie_is_fenced_even_if_it_knows_the_position",
+        "test_of_two_writers_with_one_cursor_the_second_is_fenced",
+    }
+
+
+def test_a_tracker_with_one_connection_for_all_units_fails(failing):
+    names, shown = failing(TRACKERS.replace("{mistake}", "pass") + ONE_CONNECTION)
+    assert names == {"test_units_of_two_partitions_are_committed_and_undone_independently"}
+    assert shown.count("AssertionError: the end of a unit has committed or undone what another one had written") == 2
+
+
 JOB_STORES = """
 from contextlib import contextmanager
 from threading import Lock, RLock
