@@ -163,8 +163,10 @@ class InboxUnitsContract:
         with suppress(FencedError):
             with tracker.unit("group", old, old.stored, change=done):
                 claim = meanwhile(another.claim, "group", [WHOLE], 0, "heir")
+                is_lost = claim.done()
             finished = True
         (heir,) = returned(claim, SECONDS, "claim() still waits although the unit has ended")
+        assert not (is_lost and finished), "the unit was committed although its claim was lost before its end"
         assert tracker.entries("group") == ([] if finished else [FIRST]), "the event left the inbox, but not handled"
         if not finished:
             self.take(another, heir, FIRST)

@@ -232,6 +232,18 @@ OVERWRITES = """
             yield unit
         self._inbox = after or self._inbox
 """
+CHECKS_FIRST = """
+    @contextmanager
+    def _unit(self, key, cursor, to, fingerprint, skip, change):
+        if not change or not change.done:
+            with super()._unit(key, cursor, to, fingerprint, skip, change) as unit:
+                yield unit
+            return
+        self._inbox.changed(key[0], change)
+        self._check(key, cursor)
+        yield
+        self._inbox = self._inbox.changed(key[0], change)
+"""
 FOR_ALL_PARTITIONS = """
     def next_due(self, group, partitions, **options):
         (whole,) = layout(1)
@@ -245,6 +257,7 @@ CHANGES_EARLY = {
     "test_a_unit_that_fails_leaves_the_inbox_unchanged",
     "test_a_claim_while_a_waiting_event_is_handled_comes_before_or_after_that",
 }
+CHECKS_EARLY = {"test_a_claim_while_a_waiting_event_is_handled_comes_before_or_after_that"}
 IN_PLACE = {"test_a_lost_claim_does_not_change_the_inbox"}
 MEANWHILE = {"test_a_change_by_a_person_during_a_unit_comes_before_or_after_it"}
 OF_PARTITIONS = {"test_times_and_counts_of_a_partition_are_those_of_its_own_events"}
@@ -265,6 +278,7 @@ OF_PARTITIONS = {"test_times_and_counts_of_a_partition_are_those_of_its_own_even
             "the unit of a lost claim was opened, as its progress stays",
             id="not-fenced-in-place",
         ),
+        pytest.param(CHECKS_FIRST, CHECKS_EARLY, "its claim was lost before its end", id="checks-before-the-handler"),
         pytest.param(OVERWRITES, MEANWHILE, "one of them has overwritten the other", id="overwrites-a-person"),
         pytest.param(FOR_ALL_PARTITIONS, OF_PARTITIONS, "next_due", id="due-of-all-partitions"),
         pytest.param(EXPIRED_OF_ALL, OF_PARTITIONS, "expired", id="expired-of-all-partitions"),
