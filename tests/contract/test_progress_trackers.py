@@ -50,44 +50,7 @@ class InMemoryReadModel:
         return list(self._committed)
 
 
-class Succeeding:
-    """What trackers keep by which one run of a task takes over from another."""
-
-    def test_a_succeeding_run_continues_at_the_position_of_its_predecessor(self, tracker, read_model) -> None:
-        (first,) = tracker.claim("group", layout(1), 0, "owner")
-        with tracker.unit("group", first, 5):
-            pass
-        second = tracker.succeed("group", first)
-        assert (second.epoch, second.stored) == (first.epoch + 1, 5)
-        with pytest.raises(FencedError), tracker.unit("group", replace(first, stored=5, position=5), 6):
-            pytest.fail("the unit of the first run was opened")
-        assert tracker.renewed("group", first) is None
-        with tracker.unit("group", second, 7) as unit:
-            read_model.write(unit, "second")
-        assert read_model.values() == ["second"]
-        assert [status.position for status in tracker.statuses()] == [7]
-
-    def test_a_run_can_be_succeeded_only_once(self, tracker, another) -> None:
-        (first,) = tracker.claim("group", layout(1), 0, "owner")
-        found = tracker.succeed("group", first), another.succeed("group", first)
-        assert [one is None for one in found] == [False, True]
-
-    def test_a_claim_comes_before_a_run_that_begins_later(self, tracker) -> None:
-        (first,) = tracker.claim("group", layout(1), 0, "owner")
-        (heir,) = tracker.claim("group", layout(1), 0, "owner")
-        assert tracker.succeed("group", first) is None
-        assert tracker.renewed("group", heir) is not None
-
-    def test_a_run_of_another_owner_cannot_be_succeeded(self, tracker) -> None:
-        (first,) = tracker.claim("group", layout(1), 0, "owner")
-        assert tracker.succeed("group", first, "another") is None
-        assert tracker.renewed("group", first) is not None
-        assert tracker.succeed("group", first, "owner") is not None
-
-
-class TestInMemoryProgressTracker(
-    Succeeding, ResettableTrackerContract, RepartitioningTrackerContract, ProgressTrackerContract
-):
+class TestInMemoryProgressTracker(ResettableTrackerContract, RepartitioningTrackerContract, ProgressTrackerContract):
     @pytest.fixture
     def read_model(self) -> InMemoryReadModel:
         return InMemoryReadModel()
@@ -143,9 +106,7 @@ class TestInMemoryProgressTracker(
 @pytest.mark.few(
     "test_any_text_of_an_error_can_be_reported", kind=("postgresql", "mariadb")
 )  # one column is compared, whatever the value
-class TestSqlProgressTracker(
-    Succeeding, ResettableTrackerContract, RepartitioningTrackerContract, ProgressTrackerContract
-):
+class TestSqlProgressTracker(ResettableTrackerContract, RepartitioningTrackerContract, ProgressTrackerContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:
         return SqlProgressTracker(database)

@@ -22,7 +22,8 @@ from opencqrs_py.testing.contracts.group_records import GroupRecordsContract  # 
 from opencqrs_py.testing.contracts.inbox import InboxContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.job_store import JobStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.lock_registry import LockRegistryContract  # noqa: E402 as above
-from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
+from opencqrs_py.testing.contracts.progress_records import ReadModel  # noqa: E402 as above
+from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.repartitioning_tracker import RepartitioningTrackerContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.resettable_tracker import ResettableTrackerContract  # noqa: E402 as above
 

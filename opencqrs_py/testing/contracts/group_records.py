@@ -11,7 +11,7 @@ import pytest
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import layout
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange, RecordedSelection
-from opencqrs_py.processing.ports import GroupRecords, ProgressTracker
+from opencqrs_py.processing.ports import GroupRecords, ProgressTracker, RebuildRecords
 
 TWO = layout(2)
 RECORD = GroupRecord("group", "-P7D", 3, "2026-01-01T00:00:00.000+00:00", "1:größe", "1:a")
@@ -57,6 +57,13 @@ class GroupRecordsContract:
     def test_the_tracker_keeps_group_records(self, tracker: TrackerWithRecords) -> None:
         assert isinstance(tracker, GroupRecords)
         assert tracker.records() == []
+
+    def test_a_group_that_was_never_rebuilt_is_not_among_those_rebuilt(self, tracker: TrackerWithRecords) -> None:
+        if not isinstance(tracker, RebuildRecords):
+            pytest.skip("it keeps no records of rebuilds")
+        assert tracker.rebuilt(["group"]) == []
+        tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
+        assert tracker.rebuilt(["group", "unknown"]) == []
 
     def test_the_first_claim_finds_nothing_and_keeps_a_record(
         self, tracker: TrackerWithRecords, another: TrackerWithRecords

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from opencqrs_py.errors import FencedError
 from opencqrs_py.model import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip, layout
-from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 from opencqrs_py.testing.contracts.calls import begun
 
 T = TypeVar("T")
@@ -32,6 +32,18 @@ FAILURE = FailureRecord(
 SKIP = Skip(
     "group", ONE[0], 7, "id 7", "urn:größe", "/books/7", "lent.v1", 4, "ValueError: no", "2026-01-01T00:00:00.000+00:00"
 )
+
+
+class ReadModel(Protocol):
+    """What handlers write through a unit of work, for the tests to read."""
+
+    def write(self, unit: UnitOfWork, value: str) -> None:
+        """Add a value as a handler does."""
+        ...
+
+    def values(self) -> list[str]:
+        """Return the committed values in the order in which they were written."""
+        ...
 
 
 class CrashError(BaseException):

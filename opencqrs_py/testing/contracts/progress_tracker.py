@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from threading import Event
-from typing import Protocol
 
 import pytest
 
@@ -15,29 +14,19 @@ from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model import Cursor, Partition, PartitionStatus, ProcessorState, layout
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 from opencqrs_py.testing.contracts.calls import begun, returned
+from opencqrs_py.testing.contracts.progress_abilities import ProgressAbilitiesContract
 from opencqrs_py.testing.contracts.progress_records import (
     ONE,
     PROMPT,
     SECONDS,
     CrashError,
     ProgressRecordsContract,
+    ReadModel,
     claimed,
     moved,
 )
 
 TWO = layout(2)
-
-
-class ReadModel(Protocol):
-    """What handlers write through a unit of work, for the tests to read."""
-
-    def write(self, unit: UnitOfWork, value: str) -> None:
-        """Add a value as a handler does."""
-        ...
-
-    def values(self) -> list[str]:
-        """Return the committed values in the order in which they were written."""
-        ...
 
 
 def positions(tracker: ProgressTracker) -> dict[str, list[int]]:
@@ -48,7 +37,7 @@ def positions(tracker: ProgressTracker) -> dict[str, list[int]]:
     return found
 
 
-class ProgressTrackerContract(ProgressRecordsContract):
+class ProgressTrackerContract(ProgressRecordsContract, ProgressAbilitiesContract):
     """What processors rely on.
 
     Give ``tracker``, without any progress; ``another``, which sees the same progress as a second process would, if

@@ -9,12 +9,13 @@ import pytest
 
 from opencqrs_py.errors import EventStoreError, FencedError, ResetError, TransactionEndedError
 from opencqrs_py.model import Cursor, Partition, PartitionStatus, ProcessorState, Skip, layout
+from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.replay import Replay, Reset
-from opencqrs_py.processing.ports import GroupRecords, ParkingTracker, ResettableTracker
-from opencqrs_py.testing.contracts.progress_records import SECONDS, CrashError
-from opencqrs_py.testing.contracts.progress_tracker import ReadModel
+from opencqrs_py.processing.ports import GroupRecords, ParkingTracker, RepartitioningTracker, ResettableTracker
+from opencqrs_py.testing.contracts.progress_records import SECONDS, CrashError, ReadModel
+from opencqrs_py.testing.contracts.repartitioning_tracker import begun, carry_to
 
 ONE, TWO = layout(1), layout(2)
 NOW = "2026-01-01T00:00:00.000+00:00"
@@ -208,6 +209,24 @@ class ResettableTrackerContract:
         assert [one.position for one in tracker.entries("group")] == [2]
         (status,) = tracker.statuses()
         assert status.replay == Replay(reset(3), 8, (4, 6))
+
+    def test_events_that_a_partition_never_handled_before_others_that_it_did_are_read_as_new(
+        self, tracker: ResettableTracker, another: ResettableTracker
+    ) -> None:
+        if not isinstance(tracker, RepartitioningTracker):
+            pytest.skip("its partitions never change, so that none is ahead")
+        begun(tracker, 10, 20)
+        tracker.repartition("group", ONE, carry_to(ONE))
+        asked: list[tuple[int, Ahead | None]] = []
+
+        def never_handled(cursor: Cursor) -> list[int]:
+            asked.append((cursor.stored, cursor.ahead))
+            return [12, 14]
+
+        with tracker.resetting(reset(3), ONE, never_handled=never_handled) as opened:
+            assert opened.replays == {ONE[0]: Replay(reset(3), 20, (12, 14))}
+        assert asked == [(10, Ahead(((TWO[1], 20),)))]
+        assert [status.replay for status in another.statuses()] == [Replay(reset(3), 20, (12, 14))]
 
     def test_a_waiting_event_remembers_whether_it_is_replayed(
         self, tracker: ResettableTracker, another: ResettableTracker

@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 import pytest
 
 from opencqrs_py.testing import contracts
-from opencqrs_py.testing.contracts import job_owners, job_store, lock_registry
+from opencqrs_py.testing.contracts import job_owners, job_store, lock_registry, progress_abilities
 
 pytest_plugins = ["pytester"]
 
@@ -317,7 +317,7 @@ ONE_CONNECTION = """
 
     @pytest.fixture
     def tracker(self, read_model):
-        return InMemoryProgressTracker(read_model)
+        return Tracker(read_model)
 
 class Unit(NoUnit):
     connection = None
@@ -347,6 +347,7 @@ def test_a_tracker_that_compares_no_epochs_if_the_progress_stays_fails(failing):
         "test_a_zombie_with_an_old_epoch_is_fenced",
         "test_a_zombie_is_fenced_even_if_it_knows_the_position",
         "test_of_two_writers_with_one_cursor_the_second_is_fenced",
+        "test_a_succeeding_run_continues_at_the_position_of_its_predecessor",
     }
 
 
@@ -354,6 +355,71 @@ def test_a_tracker_with_one_connection_for_all_units_fails(failing):
     names, shown = failing(TRACKERS.replace("{mistake}", "pass") + ONE_CONNECTION)
     assert names == {"test_units_of_two_partitions_are_committed_and_undone_independently"}
     assert shown.count("AssertionError: the end of a unit has committed or undone what another one had written") == 2
+
+
+SAME_EPOCH = """
+    def succeed(self, group, cursor, owner=None):
+        return self.renewed(group, cursor)
+"""
+FASTEST = """
+    def reached(self, group):
+        return max((row.position + 1 for (name, _), row in self._progress.items() if name == group), default=0)
+"""
+BLIND = """
+    @contextmanager
+    def watched(self, group):
+        with super().watched("unknown") as watch:
+            yield watch
+"""
+NOTHING_NEW = """
+    def resetting(self, reset, layout, *, fingerprint="", never_handled=None):
+        return super().resetting(reset, layout, fingerprint=fingerprint)
+"""
+SAVES_NOTHING = """
+    @contextmanager
+    def unit_in_parts(self, group, cursor, to, *, fingerprint=""):
+        with self.unit(group, cursor, to, fingerprint=fingerprint) as unit:
+            unit.saved = lambda: lambda: True
+            unit.conclude = lambda *end: None
+            yield unit
+"""
+SUCCEEDING = {
+    "test_a_succeeding_run_continues_at_the_position_of_its_predecessor",
+    "test_a_run_can_be_succeeded_only_once",
+    "test_a_run_of_another_owner_cannot_be_succeeded",
+    "test_a_run_that_begins_during_a_unit_of_its_predecessor_comes_before_or_after_it",
+}
+REACHING = {
+    "test_a_group_has_reached_the_position_of_its_slowest_partition",
+    "test_a_watch_sees_the_progress_of_its_group",
+}
+IN_PARTS = {"test_the_last_part_of_a_unit_can_be_undone_alone", "test_a_unit_in_parts_ends_where_it_was_concluded"}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "tests"),
+    [
+        pytest.param(SAME_EPOCH, SUCCEEDING, id="same-epoch"),
+        pytest.param(FASTEST, REACHING, id="fastest-partition"),
+        pytest.param(SAVES_NOTHING, IN_PARTS, id="saves-nothing"),
+    ],
+)
+def test_a_tracker_with_a_mistake_in_an_optional_protocol_fails(failing, mistake, tests):
+    names, _ = failing(TRACKERS.replace("{mistake}", mistake) + (ONE_CONNECTION if tests == IN_PARTS else ""))
+    assert names - {"test_units_of_two_partitions_are_committed_and_undone_independently"} == tests
+
+
+def test_a_tracker_whose_watches_see_another_group_fails_and_does_not_hang(failing, monkeypatch):
+    for seconds in ("SECONDS", "ENDLESS"):
+        monkeypatch.setattr(progress_abilities, seconds, 0.5)
+    names, _ = failing(TRACKERS.replace("{mistake}", BLIND))
+    assert names == {"test_a_watch_sees_the_progress_of_its_group", "test_a_watch_can_be_woken"}
+
+
+def test_a_tracker_whose_resets_do_not_ask_for_what_was_never_handled_fails(failing):
+    source = TRACKERS.replace("ProgressTrackerContract", "ResettableTrackerContract")
+    names, _ = failing(source.replace("{mistake}", NOTHING_NEW))
+    assert names == {"test_events_that_a_partition_never_handled_before_others_that_it_did_are_read_as_new"}
 
 
 JOB_STORES = """
