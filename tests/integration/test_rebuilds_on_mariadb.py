@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url, text
 from support.rebuilding import World, of
 
+from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError
 from opencqrs_py.adapters.sql.shadows.mariadb import MariaDbShadows
 from opencqrs_py.adapters.sql.shadows.swaps import BusyError, Swap
@@ -239,3 +241,46 @@ def test_a_second_rebuild_about_to_swap_does_not_revert_the_first_whose_process_
     world.run()
     assert world.send("SELECT phase FROM opencqrs_rebuilds") == [("swapped",)]
     assert count(world, "loan") == 20
+
+
+@pytest.fixture
+def administrator(empty: World) -> Iterator[Callable[[str], None]]:
+    """Sends statements as a user with all privileges; the world gets one with those on its own database only."""
+    database, url = Database(empty.url), make_url(empty.url)
+
+    def send(statement: str) -> None:
+        with database.reading() as connection:
+            connection.execute(text(statement))
+
+    send("CREATE OR REPLACE USER limited@localhost")
+    send(f"GRANT ALL ON {url.database}.* TO limited@localhost")
+    empty.url = url.set(username="limited").render_as_string(hide_password=False)
+    empty.settings["database.url"] = empty.url
+    yield send
+    send("DROP USER limited@localhost")
+    database.close()
+
+
+def test_a_missing_privilege_on_databases_of_rebuilds_is_named_with_a_grant_that_suffices(
+    empty: World, administrator: Callable[[str], None], make_module: Callable[[str], ModuleType]
+) -> None:
+    def refused(command: str, reason: str) -> None:
+        with pytest.raises(RebuildError, match=f"OCQ-630.*{reason} .*Access denied") as caught:
+            getattr(application.rebuilds, command)("catalog")
+        assert caught.value.fix == "have an administrator GRANT ALL ON `opencqrs\\_%`.* TO the user"
+
+    world = of(empty, make_module, TABLE, WRITE)
+    shadow, old = world.place("shadow"), world.place("old")
+    with world.application() as application:
+        refused("rebuild", "the shadow of group 'catalog' cannot be made")
+        refused("plan", "the shadow of group 'catalog' cannot be made")
+        assert not application.rebuilds.abort("catalog")
+        assert not application.rebuilds.drop_old("catalog")
+        administrator(f"GRANT ALL ON {shadow}.* TO limited@localhost")
+        refused("rebuild", f"the database {old} cannot be made")
+        administrator("GRANT ALL ON `opencqrs\\_%`.* TO limited@localhost")
+        application.rebuilds.rebuild("catalog")
+        administrator("REVOKE DROP ON `opencqrs\\_%`.* FROM limited@localhost")
+        refused("drop_old", f"the database {old} cannot be dropped")
+        administrator("GRANT DROP ON `opencqrs\\_%`.* TO limited@localhost")
+        assert application.rebuilds.drop_old("catalog")

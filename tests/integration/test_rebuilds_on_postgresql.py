@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 from support.rebuilding import HANDLERS, WRONG, World, of
 
 from opencqrs_py.adapters.sql.dialects.postgresql_catalog import Relation, Ties
@@ -454,6 +455,29 @@ def test_a_trigger_of_a_table_with_partitions_is_kept_once(
     for change in (rebuild, undo):
         change(world)
         assert world.send(asked) == before
+
+
+def test_without_the_privilege_to_create_schemas_the_error_names_a_grant_that_suffices(world: World, role: str) -> None:
+    administrator = world.url
+    name = make_url(administrator).database
+    world.send(
+        f"ALTER ROLE {role} LOGIN",
+        f"GRANT USAGE, CREATE ON SCHEMA public TO {role}",
+        *(
+            f"ALTER TABLE {table} OWNER TO {role}"
+            for (table,) in world.send(
+                "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'"
+            )
+        ),
+    )
+    limited = make_url(administrator).set(username=role).render_as_string(hide_password=False)
+    setting = {"database.url": limited}
+    with pytest.raises(RebuildError, match=f"OCQ-630.*cannot be made.*permission denied for database {name}") as caught:
+        rebuild(world, **setting)
+    assert caught.value.fix == "have an administrator GRANT CREATE ON DATABASE … TO the user"
+    world.send(f"GRANT CREATE ON DATABASE {name} TO {role}")
+    assert rebuild(world, **setting)["lent"] is Fate.SWAPPED
+    undo(world, **setting)
 
 
 def test_a_pooler_that_routes_to_the_live_tables_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,8 @@ WHERE referenced_table_name IS NOT NULL AND (table_schema = %s OR referenced_tab
 class MariaDbShadows(Shadows):
     """Keeps shadows in databases of the same server, since a table moves from one to another in no time."""
 
+    grant = "GRANT ALL ON `opencqrs\\_%`.* TO the user"
+
     @property
     @override
     def _live_place(self) -> str:
@@ -114,22 +116,15 @@ class MariaDbShadows(Shadows):
         if self._database.url.drivername != "mysql+pymysql":
             what = f"the driver {self._database.url.drivername} does not show its statements, which a rebuild checks"
             raise RebuildError("OCQ-630", what, self._database.label, "use the driver PyMySQL: mariadb://…")
-        try:
-            with self._database.reading() as connection:
-                connection.exec_driver_sql(f"CREATE DATABASE {shadow} CHARACTER SET {self._charset(connection)}")
-                connection.exec_driver_sql(f"CREATE TABLE {shadow}.{WRITTEN} {WRITTEN_COLUMNS}")
-                for table in shared:  # a view, which cannot be written to while it is read
-                    view, of = f"{shadow}.{quoted(table)}", f"{live}.{quoted(table)}"
-                    run(connection, f"CREATE ALGORITHM = TEMPTABLE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608
-                copy_structure(connection, live, shadow, tables)
-            with self._database.writing() as connection:
-                self._write(connection, begun)
-        except DBAPIError as error:
-            if self._database.is_outage(error):
-                raise
-            what = f"the shadow of group '{begun.group}' cannot be made ({reason_of(error)})"
-            fix = "have an administrator GRANT ALL ON `opencqrs\\_%`.* TO the user"
-            raise RebuildError("OCQ-630", what, self._database.label, fix) from None
+        with self._database.reading() as connection, self._making(begun.group):
+            connection.exec_driver_sql(f"CREATE DATABASE {shadow} CHARACTER SET {self._charset(connection)}")
+            connection.exec_driver_sql(f"CREATE TABLE {shadow}.{WRITTEN} {WRITTEN_COLUMNS}")
+            for table in shared:  # a view, which cannot be written to while it is read
+                view, of = f"{shadow}.{quoted(table)}", f"{live}.{quoted(table)}"
+                run(connection, f"CREATE ALGORITHM = TEMPTABLE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608
+            copy_structure(connection, live, shadow, tables)
+        with self._database.writing() as connection:
+            self._write(connection, begun)
 
     def _charset(self, connection: Connection) -> str:
         asked = (
@@ -225,7 +220,9 @@ class MariaDbShadows(Shadows):
                 self._write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
 
     def _drop(self, name: str) -> None:
-        with self._database.reading() as connection:
+        if not self._has_database(name):  # which a user without privileges on it may not even try
+            return
+        with self._database.reading() as connection, self._granted(f"the database {name} cannot be dropped"):
             keys = connection.exec_driver_sql(_KEYS, (name, name)).all()
             across = [f"the foreign key {row[0]} of {row[1]}.{row[2]}" for row in keys if row[1] != row[3]]
             if across:
@@ -264,8 +261,7 @@ class MariaDbShadows(Shadows):
             raise old_gone(group, f"database {old}")
         if refused := self._undo_obstacles(before):
             raise obstructed(group, refused, _FIX)
-        with self._database.reading() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {quoted(shadow)}")
+        self._make_if_missing(shadow)
         with self._alone():
             require_old(self._required(group))
             self._renew_marker(old)
@@ -441,9 +437,12 @@ class MariaDbShadows(Shadows):
         return position
 
     def _make_old(self, old: str) -> None:
-        with self._database.reading() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {quoted(old)}")
+        self._make_if_missing(old)
         prepared_place(self._url(old))
+
+    def _make_if_missing(self, name: str) -> None:
+        with self._database.reading() as connection, self._granted(f"the database {name} cannot be made"):
+            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS {quoted(name)}")
 
     def _renew_marker(self, old: str) -> None:
         """Have it show that nothing was renamed yet; only while no swap is under way, which it would take back."""

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
-from opencqrs_py.adapters.sql.connections import reason_of, run
+from opencqrs_py.adapters.sql.connections import run
 from opencqrs_py.adapters.sql.dialects.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
 from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadows.kept_rows import KEPT, KeptRows
@@ -56,6 +56,8 @@ SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0
 class PostgresqlShadows(Shadows):
     """Keeps shadows in schemas of the same database, since a table moves from one to another in no time."""
 
+    grant = "GRANT CREATE ON DATABASE … TO the user"
+
     @cached_property
     @override
     def _live_place(self) -> str:
@@ -99,21 +101,14 @@ class PostgresqlShadows(Shadows):
     @override
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
         live, shadow = self._live_place, self._place("shadow", begun.group)
-        try:
-            with self._database.dialect.change_lock(self._database) as connection:
-                connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
-                connection.exec_driver_sql(f"CREATE TABLE {quoted(shadow)}.{WRITTEN} {WRITTEN_COLUMNS}")
-                for table in shared:
-                    view, of = f"{quoted(shadow)}.{quoted(table)}", f"{quoted(live)}.{quoted(table)}"
-                    run(connection, f"CREATE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608 quoted
-                copy_structure(connection, live, shadow, tables)
-                self._write(connection, begun)
-        except DBAPIError as error:
-            if self._database.is_outage(error):
-                raise
-            what = f"the shadow of group '{begun.group}' cannot be made ({reason_of(error)})"
-            fix = f"have an administrator GRANT CREATE ON DATABASE or run CREATE SCHEMA {shadow} AUTHORIZATION the user"
-            raise RebuildError("OCQ-630", what, self._database.label, fix) from None
+        with self._making(begun.group), self._database.dialect.change_lock(self._database) as connection:
+            connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
+            connection.exec_driver_sql(f"CREATE TABLE {quoted(shadow)}.{WRITTEN} {WRITTEN_COLUMNS}")
+            for table in shared:
+                view, of = f"{quoted(shadow)}.{quoted(table)}", f"{quoted(live)}.{quoted(table)}"
+                run(connection, f"CREATE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608 quoted
+            copy_structure(connection, live, shadow, tables)
+            self._write(connection, begun)
 
     @override
     def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:

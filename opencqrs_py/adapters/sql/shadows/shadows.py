@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from sqlalchemy import Connection, TableClause, column, delete, inspect, literal, select
 from sqlalchemy import table as sql_table
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.bulk.staging import STAGES
+from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialects.dialect import Dialect
 from opencqrs_py.adapters.sql.dialects.faults import UNKNOWN_NAMES, Fault
@@ -81,7 +82,12 @@ class Shadows(ABC):
 
     Args:
         database: The database of the live tables and of the progress, opened by its URL.
+
+    Attributes:
+        grant: What gives the database's user the privileges that a rebuild needs.
     """
+
+    grant: ClassVar[str] = ""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -347,6 +353,31 @@ class Shadows(ABC):
     @abstractmethod
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
         """Make the place, and record the build."""
+
+    @contextmanager
+    def _granted(self, what: str) -> Iterator[None]:
+        """Explain, with OCQ-630, that the user lacks a privilege for this block; ``what`` says what cannot be done."""
+        try:
+            yield
+        except DBAPIError as error:
+            if self._database.dialect.fault_of(error) is not Fault.DENIED:
+                raise
+            raise self._refused(what, error, f"have an administrator {self.grant}") from None
+
+    @contextmanager
+    def _making(self, group: str) -> Iterator[None]:
+        """Explain, with OCQ-630, why the place of a shadow cannot be made in this block."""
+        what = f"the shadow of group '{group}' cannot be made"
+        try:
+            with self._granted(what):
+                yield
+        except DBAPIError as error:
+            if self._database.is_outage(error):
+                raise
+            raise self._refused(what, error, "change that, and run the same command again") from None
+
+    def _refused(self, what: str, error: DBAPIError, fix: str) -> RebuildError:
+        return RebuildError("OCQ-630", f"{what} ({reason_of(error)})", self._database.label, fix)
 
     @abstractmethod
     def _live_names(self) -> list[str]:
