@@ -252,6 +252,14 @@ def test_a_node_written_by_a_newer_package_is_read(control: Database):
     assert [record.node for record in store.view().nodes] == [NODE]
 
 
+def test_a_node_leaves_without_an_error_if_its_tables_were_dropped(control: Database):
+    store = SqlControlStore(control)
+    store.join(NODE, 1000)
+    with control.writing() as connection:
+        connection.exec_driver_sql(f"DROP TABLE {control.prefix}opencqrs_leases")
+    store.leave(NODE.id)
+
+
 def test_a_closed_store_can_be_used_again(open_database: Callable[[], Database]):
     control = open_database().for_control()
     assert control is not None

@@ -20,6 +20,7 @@ from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.sqlite import SqliteShadows
 from opencqrs_py.assembly.rebuilds.rebuilds import Rebuilds
 from opencqrs_py.assembly.rebuilds.shadow_build import RebuildProgress, ShadowBuild
+from opencqrs_py.assembly.rebuilds.shadow_run import ShadowRun
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 
@@ -427,16 +428,16 @@ def test_of_two_swapping_rebuilds_the_second_is_refused(wrong: World, monkeypatc
             other.rebuilds.undo("catalog")
 
 
-def _before_it_opens(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> None:
-    """Have a function called just before the next shadow is made."""
-    opens = Shadows.open
+def _before(monkeypatch: pytest.MonkeyPatch, owner: type, step: str, function: Callable[[], object]) -> None:
+    """Have a function called once, just before the next call of a method."""
+    method = getattr(owner, step)
 
-    def after_function(shadows: Shadows, *given: object) -> object:
-        monkeypatch.setattr(Shadows, "open", opens)
+    def after_function(*given: object, **named: object) -> object:
+        monkeypatch.setattr(owner, step, method)
         function()
-        return opens(shadows, *given)  # type: ignore[arg-type]
+        return method(*given, **named)
 
-    monkeypatch.setattr(Shadows, "open", after_function)
+    monkeypatch.setattr(owner, step, after_function)
 
 
 def _given_up(rebuilds: Rebuilds) -> None:
@@ -551,11 +552,12 @@ def test_an_abort_removes_a_file_only_when_its_writer_has_closed_it_or_is_stuck(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+@pytest.mark.parametrize(("owner", "step"), [(Shadows, "open"), (ShadowBuild, "_conditions")])
 def test_a_rebuild_that_begins_while_another_begins_says_so(
-    wrong: World, monkeypatch: pytest.MonkeyPatch, kind: str
+    wrong: World, monkeypatch: pytest.MonkeyPatch, kind: str, owner: type, step: str
 ) -> None:
     with wrong.application() as application, wrong.application() as other:
-        _before_it_opens(monkeypatch, lambda: other.rebuilds.compare("catalog"))
+        _before(monkeypatch, owner, step, lambda: other.rebuilds.compare("catalog"))
         if kind == "sqlite":  # where the new file replaces the other one
             application.rebuilds.rebuild("catalog")
         else:
@@ -563,6 +565,44 @@ def test_a_rebuild_that_begins_while_another_begins_says_so(
                 application.rebuilds.rebuild("catalog")
         assert wrong.lent()["/books/3"] == (2 if kind == "sqlite" else 99)
         assert wrong.positions() == {14}
+
+
+def _about_to_fill(rebuilds: Rebuilds) -> None:
+    assert rebuilds.abort("catalog")
+    build = rebuilds._build(*rebuilds._chosen("catalog"))
+    build._opened(build._live())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.release(kind="mariadb", command="plan")  # as on PostgreSQL
+@pytest.mark.parametrize("by_another", [_given_up, _about_to_fill])
+@pytest.mark.parametrize(
+    ("command", "owner", "step"),
+    [
+        ("rebuild", None, "look"),
+        ("rebuild", ShadowRun, "start"),
+        ("rebuild", ShadowBuild, "_fill"),
+        ("plan", ShadowRun, "prepare"),
+        ("plan", None, "look"),
+    ],
+)
+def test_a_rebuild_ended_by_another_process_before_its_first_event_says_so_and_no_more(
+    wrong: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    command: str,
+    owner: type | None,
+    step: str,
+    by_another: Callable[[Rebuilds], None],
+) -> None:
+    with wrong.application() as application, wrong.application() as other:
+        kind_of_database = type(application.rebuilds._shadows("catalog"))
+        _before(monkeypatch, owner or kind_of_database, step, lambda: by_another(other.rebuilds))
+        with pytest.raises(RebuildError, match=r"another process has ended the rebuild of group 'catalog'"):
+            getattr(application.rebuilds, command)("catalog")
+        assert by_another is _given_up or wrong.is_there("shadow")
+    assert "end by time" not in caplog.text
+    assert wrong.lent()["/books/3"] == 99
 
 
 @pytest.mark.parametrize("kind", KINDS)

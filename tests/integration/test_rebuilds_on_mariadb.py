@@ -9,11 +9,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import Engine, event, make_url, text
 from support.rebuilding import World, of
 
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError
+from opencqrs_py.adapters.sql.shadows.guards import WRITTEN
 from opencqrs_py.adapters.sql.shadows.mariadb import MariaDbShadows
 from opencqrs_py.adapters.sql.shadows.swaps import BusyError, Swap
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
@@ -241,6 +242,25 @@ def test_a_second_rebuild_about_to_swap_does_not_revert_the_first_whose_process_
     world.run()
     assert world.send("SELECT phase FROM opencqrs_rebuilds") == [("swapped",)]
     assert count(world, "loan") == 20
+
+
+@pytest.mark.parametrize("meanwhile", ["DROP DATABASE {}", f"CREATE TABLE {{}}.{WRITTEN} (name INTEGER)"])
+def test_a_rebuild_whose_database_another_process_drops_or_fills_as_it_is_made_says_so(
+    empty: World, make_module: Callable[[str], ModuleType], meanwhile: str
+) -> None:
+    world = of(empty, make_module, TABLE, WRITE)
+    todo = [meanwhile.format(world.place("shadow"))]
+
+    def hear(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("CREATE TABLE") and WRITTEN in statement and todo:
+            world.send(todo.pop())
+
+    event.listen(Engine, "before_cursor_execute", hear)
+    try:
+        with pytest.raises(RebuildError, match=r"OCQ-630.*another process has ended the rebuild of group 'catalog'"):
+            rebuild(world)
+    finally:
+        event.remove(Engine, "before_cursor_execute", hear)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.tables import LEASES, NODES, prepare
+from opencqrs_py.adapters.sql.tables import LEASES, NODES, TableMissingError, prepare
 from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import (
     ControlView,
@@ -26,10 +26,12 @@ from opencqrs_py.control.records import (
     TaskLoad,
     Wanted,
 )
+from opencqrs_py.errors import DatabaseFileGoneError
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.times import in_milliseconds
 
 _PATIENCE = 2.0  # seconds to wait for a lock
+_GONE = (TableMissingError, DatabaseFileGoneError)  # and all leases with it: a rebuild was ended by another process
 _KEPT_MS = 24 * 3_600 * 1_000  # how long a crashed node is shown
 
 _VIEW = """
@@ -116,7 +118,7 @@ class SqlControlStore(ControlStore):
     @override
     def leave(self, node: str) -> None:
         self._prepare()
-        with self._database.briefly(_PATIENCE) as connection:
+        with suppress(*_GONE), self._database.briefly(_PATIENCE) as connection:
             self._send(connection, "UPDATE {leases} SET node_id = '', since = '' WHERE node_id = {mark}", node)
             self._send(connection, "DELETE FROM {nodes} WHERE node_id = {mark}", node)
             self._notify(connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -128,16 +128,20 @@ class ShadowBuild:
 
         Returns:
             The tables; why the rebuild would be refused; how many positions of the log it would pass.
+
+        Raises:
+            RebuildError: OCQ-630, if another process rebuilds the group meanwhile.
         """
         live = self._live()
         self._require_log()
+        name, shadows = self._group.name, self._shadows
         record = self._opened(live)
         try:
-            with self._run(record, live) as run:
-                tables = self._made(run, record)
-                refusals = self._refusals(tables, record)
+            with shadows.explained(name, record), self._run(record, live) as run:
+                tables, refusals = self._inspected(run, record)
         finally:
-            self._shadows.drop_shadow(self._group.name)
+            if shadows.is_current(name, record):
+                shadows.drop_shadow(name)
         return tables, refusals, max(0, self._container.event_store().head() - self._beginning(live))
 
     def left_out(self) -> tuple[str, ...]:
@@ -165,16 +169,16 @@ class ShadowBuild:
         self._require_log()
         name, shadows = self._group.name, self._shadows
         record = self._opened(live)
-        with self._run(record, live) as run:
+        with ExitStack() as opened:
+            with shadows.explained(name, record):
+                run = opened.enter_context(self._run(record, live))
             self._prepare(run, record)
-            pace, reach = self._paced(run, live), self._reach(run, follows=follows)
-            run.start()
-            try:
-                with shadows.explained(name, record):
-                    self._fill(run, watcher, pace, reach, record)
-                yield FilledShadow(record, reach)
-            finally:
-                run.stop()
+            with shadows.explained(name, record):
+                pace, reach = self._paced(run, live), self._reach(run, follows=follows)
+                run.start()
+                opened.callback(run.stop)
+                self._fill(run, watcher, pace, reach, record)
+            yield FilledShadow(record, reach)  # not explained: after its own swap the rebuild is over, too
 
     def require_beginning(self, record: RebuildRecord) -> None:
         """Refuse with OCQ-630 to swap if the group was reset to before the place from which the shadow was filled.
@@ -298,6 +302,17 @@ class ShadowBuild:
             self._shadows.note_seeded(record)
         return self._shadows.look(group.name, group.rebuild.tables, group.rebuild.shared_tables)
 
+    def _inspected(self, run: ShadowRun, record: RebuildRecord) -> tuple[list[ShadowTable], list[str]]:
+        """Make the tables of the shadow; return them, and why they cannot be swapped.
+
+        Raises:
+            RebuildError: OCQ-630, if the shadow is another process's by now.
+        """
+        tables = self._made(run, record)
+        refusals = self._refusals(tables, record)
+        self._shadows.require_current(self._group.name, record)
+        return tables, refusals
+
     def _refusals(self, tables: Sequence[ShadowTable], record: RebuildRecord) -> list[str]:
         """Return the obstacles, if handlers write to all of the tables."""
         written = [replace(one, fate=Fate.SWAPPED) if one.fate is Fate.LEFT else one for one in tables]
@@ -320,7 +335,7 @@ class ShadowBuild:
         """Make the tables, and refuse with OCQ-630 what cannot be swapped."""
         try:
             with self._shadows.explained(self._group.name, record):
-                refused = self._refusals(self._made(run, record), record)
+                _, refused = self._inspected(run, record)
         except BaseException:
             self._drop_unfilled(run, record)
             raise

@@ -76,6 +76,7 @@ class MariaDbShadows(Shadows):
     """Keeps shadows in databases of the same server, since a table moves from one to another in no time."""
 
     grant = "GRANT ALL ON `opencqrs\\_%`.* TO the user"
+    taken = frozenset({1007, 1049, 1050})  # the database exists; it does not, or the first table in it exists
 
     @property
     @override

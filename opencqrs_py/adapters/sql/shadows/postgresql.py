@@ -57,6 +57,7 @@ class PostgresqlShadows(Shadows):
     """Keeps shadows in schemas of the same database, since a table moves from one to another in no time."""
 
     grant = "GRANT CREATE ON DATABASE … TO the user"
+    taken = frozenset({"42P06"})  # the schema exists
 
     @cached_property
     @override

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.adapters.sql.bulk.staging import STAGES
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Code, Dialect
 from opencqrs_py.adapters.sql.dialects.faults import UNKNOWN_NAMES, Fault
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.progress_rows import held
@@ -85,9 +85,11 @@ class Shadows(ABC):
 
     Attributes:
         grant: What gives the database's user the privileges that a rebuild needs.
+        taken: Codes of the errors that a new place causes only if another process makes or drops it, too.
     """
 
     grant: ClassVar[str] = ""
+    taken: ClassVar[frozenset[Code]] = frozenset()
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -178,7 +180,7 @@ class Shadows(ABC):
         shared: Sequence[str],
         conditions: Mapping[str, str] | None = None,
     ) -> RebuildRecord:
-        """Make the place of a shadow, with the tables that are not made by ``@on_start``, unless it is there.
+        """Make the place of a shadow, with the tables that are not made by ``@on_start``.
 
         Args:
             group: Processing group.
@@ -188,7 +190,7 @@ class Shadows(ABC):
             conditions: What else the tables depend on, recorded with it.
 
         Raises:
-            RebuildError: OCQ-630, if it cannot be made.
+            RebuildError: OCQ-630, if it cannot be made, or another process makes or drops it at the same time.
         """
         for table in KEPT:
             prepare(self._database, table)
@@ -374,6 +376,8 @@ class Shadows(ABC):
         except DBAPIError as error:
             if self._database.is_outage(error):
                 raise
+            if self._database.dialect.code_of(error.orig) in self.taken:
+                raise ended_elsewhere(group) from None
             raise self._refused(what, error, "change that, and run the same command again") from None
 
     def _refused(self, what: str, error: DBAPIError, fix: str) -> RebuildError:
