@@ -82,6 +82,7 @@ class Layouts:
         parts: Their parts, by name.
         container: The parts that they share.
         nodes: Makes nodes release partitions.
+        rebuilds: Whether they are those of a rebuild, which gets the partitions of the live group.
     """
 
     def __init__(
@@ -90,12 +91,15 @@ class Layouts:
         parts: Mapping[str, GroupContainer],
         container: ApplicationContainer,
         nodes: LettingGo,
+        *,
+        rebuilds: bool = False,
     ) -> None:
         self._groups = groups
         self._parts = parts
         self._led = frozenset(name for name, group in parts.items() if is_led(group))
         self._store: ControlStore | None = container.control_store() if self._led else None
         self._nodes = nodes
+        self._rebuilds = rebuilds
 
     def split(self, name: str, *, timeout: float = 60.0, dry_run: bool = False) -> LayoutResult:
         """Make two partitions of one.
@@ -160,7 +164,7 @@ class Layouts:
         if found.changes:
             stays = set(known) == set(found.partitions)  # by a command that has come before the setting
             was = recorded.setting if recorded is not None else len(known)
-            if not stays:
+            if not stays and not self._rebuilds:  # whose number is not that of the setting
                 _log.warning(
                     "life-cycle.partitions of group %s was %d and is %d now: the partitions are changed",
                     name,
@@ -211,9 +215,15 @@ class Layouts:
             carried = tracker.repartition(name, target, carry, setting=setting)
             if self._store is not None and group.name in self._led:
                 self._store.lay_out(name, target)
-        count = counted(len(target), "partition")
-        _log.info("group %s has %s now, and had %d; changed by %s", name, count, len(known), actor())
+        self._report(name, counted(len(target), "partition"), len(known))
         return _result(name, known, target, carried, running=running)
+
+    def _report(self, name: str, count: str, before: int) -> None:
+        if self._rebuilds:
+            text = "the rebuild of group %s continues with %s, as the group has now, instead of %d"
+            _log.info(text, name, count, before)
+        else:
+            _log.info("group %s has %s now, and had %d; changed by %s", name, count, before, actor())
 
     def _carrying(self, group: EffectiveGroup, target: Sequence[Partition]) -> Callable[[Cursors], Cursors]:
         processing: GroupProcessing = self._parts[group.name].processing()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -72,6 +73,22 @@ def test_a_rebuild_continues_if_nothing_has_changed(filled: World, caplog: pytes
     begin(filled)
     complete(filled)
     assert "begins again" not in caplog.text
+    assert filled.lent() == {f"/books/{number}": RIGHT for number in range(7)}
+
+
+@NOT_IN_SQL
+def test_a_rebuild_continues_with_the_partitions_that_the_group_has_now_and_says_so_once(
+    filled: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(filled)
+    with filled.application() as application:
+        application.layouts.repartition("catalog", 3)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        complete(filled)
+    assert [each for each in caplog.messages if "partitions" in each] == [
+        "the rebuild of group catalog continues with 3 partitions, as the group has now, instead of 2"
+    ]
     assert filled.lent() == {f"/books/{number}": RIGHT for number in range(7)}
 
 

@@ -109,7 +109,7 @@ class ShadowRun:
         groups, parts, container = (self._group,), self._parts, self._container
         launch = Launch(self._configuration, self._blueprint, container, parts, self._life.stores, self._life.spark)
         launch.check(groups, ())
-        layouts = Layouts(groups, parts, container, control_of(groups, parts, container))
+        layouts = Layouts(groups, parts, container, control_of(groups, parts, container), rebuilds=True)
         self._life.processors = launch.processors(groups, (), LostPartitions(self._retire), None, layouts.started)
 
     def _retire(self) -> None:
