@@ -6,6 +6,7 @@ from opencqrs_py.adapters.sql.control import SqlControlStore
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialects import mariadb, postgresql, sqlite  # noqa: F401 each registers its dialect
 from opencqrs_py.adapters.sql.dialects.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.adapters.sql.event_store import SqlEventStore
 from opencqrs_py.adapters.sql.job_inputs import SqlSelector
 from opencqrs_py.adapters.sql.jobs import SqlJobStore
@@ -21,6 +22,7 @@ __all__ = [
     "DatabaseTransactions",
     "Dialect",
     "Engine",
+    "Fault",
     "MappedEventSource",
     "SchemaError",
     "SqlControlStore",

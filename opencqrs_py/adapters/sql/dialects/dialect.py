@@ -173,7 +173,10 @@ class Dialect(ABC):
         """Return the code of a driver's own error; ``None``: it has none, or is not of this driver."""
 
     def fault_of(self, error: BaseException | None) -> Fault | None:
-        """Return what an error of the driver, or SQLAlchemy's around it, reports; ``None``: something else."""
+        """Return what an error of the driver, or SQLAlchemy's around it, reports; ``None``: something else.
+
+        The code decides; the message only where the code says nothing.
+        """
         found = driver_error(error)
         code = self.code_of(found)
         if code is not None and code in self.faults:
@@ -379,7 +382,7 @@ class Dialect(ABC):
         """Release a savepoint, send the last statement and commit, by one message; nothing is committed without a row.
 
         Returns:
-            Whether the row was found; ``None``, and nothing is done, where that is not possible.
+            Whether the row was found; ``None``, and nothing is done, on a connection where that is not possible.
         """
         return None
 
@@ -489,7 +492,11 @@ class Dialect(ABC):
     def stage_column(self, column: str, kind: str, summed: TypeEngine[Any] | None) -> str:
         """Return an expression for the type of a stage's column, from that of the table whose rows it will hold.
 
-        If its rows are ``summed``, by the type of that column, each of them is kept without rounding.
+        Args:
+            column: Name of the column.
+            kind: Its type in the table, as the database writes it.
+            summed: Type of the column in the table if rows of the stage are summed: each row then has to be kept as it
+                is, even where that type would round it; else ``None``.
         """
         return column
 
@@ -545,7 +552,7 @@ class Dialect(ABC):
         """Let claims of a group follow each other, and lock the rows of the partitions, with a bounded wait.
 
         Raises:
-            DBAPIError: If a lock was not available in time; see ``is_lock_timeout``.
+            DBAPIError: If a lock was not available in time: ``Fault.LOCK_TIMEOUT``.
         """
 
     def lock_rows(

@@ -23,7 +23,7 @@ from opencqrs_py.adapters.sql.bulk.write import BulkWrite, ColumnValues, TableSh
 from opencqrs_py.adapters.sql.connections import undoing
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialects.dialect import Dialect, Row, register
-from opencqrs_py.adapters.sql.dialects.faults import URL_SETTINGS, Fault
+from opencqrs_py.adapters.sql.dialects.faults import URL_SETTINGS, Fault, driver_error
 from opencqrs_py.adapters.sql.dialects.file_guard import FileGuard
 from opencqrs_py.adapters.sql.dialects.sqlite_file import (
     CONTROL_SUFFIX,
@@ -220,7 +220,11 @@ class SqliteDialect(Dialect):
 
     @override
     def code_of(self, error: BaseException | None) -> int | None:
-        return result_code(error)
+        return result_code(error) if isinstance(error, sqlite3.Error) else None
+
+    @override
+    def fault_of(self, error: BaseException | None) -> Fault | None:
+        return super().fault_of(error) if isinstance(driver_error(error), sqlite3.Error) else None
 
     @override
     def adapt(self, table: Table) -> None:
