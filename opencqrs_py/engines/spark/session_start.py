@@ -164,18 +164,22 @@ def start_session(settings: SessionSettings) -> SparkSession:
     compiler = () if settings.moves_rows else ("-XX:TieredStopAtLevel=1",)
     if not settings.verbose:
         logging.getLogger().addFilter(_is_news)
+    session: SparkSession | None = None
     with launching(quiet=not settings.verbose, java_options=(*compiler, *of_archive)) as launch:
         try:
             with settings_by_file(conf):  # the context would pass them as arguments to a JVM that it launches
                 SparkContext._ensure_initialized()  # noqa: SLF001 the only way
             session = builder.getOrCreate()
+            if not settings.verbose:
+                session.sparkContext.setLogLevel("OFF")
+                _hush(session)
+            if archive is not None and of_archive:
+                _look_after(archive, session)
         except Exception as error:
+            if session is not None:  # its JVM has ended since
+                with suppress(Exception):
+                    session.stop()
             raise _not_started(error, settings.used_master, str(java.home), launch.refusal()) from error
-    if not settings.verbose:
-        session.sparkContext.setLogLevel("OFF")
-        _hush(session)
-    if archive is not None and of_archive:
-        _look_after(archive, session)
     return session
 
 

@@ -632,14 +632,20 @@ class TestWhileSparkIsStarting:
         engine.engine.stop(patience=SECONDS)
         assert {state for state, _ in engine.states()} == {"failed"}
 
-    def test_a_partition_whose_task_ends_after_the_engine_is_failed_before_it_is_released(self, engine, monkeypatch):
-        """Otherwise it would be published as stopped."""
-        begun, free, stops = Signal(), Signal(), []
+    def test_no_partition_can_be_released_while_it_is_marked_as_failed(self, engine, monkeypatch):
+        """Otherwise it would be published as stopped: neither one with a task, nor one without."""
+        begun, free = Signal(), Signal()
+        taken: dict[Partition, bool] = {}
 
-        def stop_and_fail(driver: PartitionDriver, error: BaseException) -> None:
-            stops.append(Thread(target=engine.engine.stop, args=(SECONDS,)))
-            stops[-1].start()
-            stops[-1].join(0.2)  # it must wait for this
+        def take(partition: Partition) -> None:
+            if got := changed.acquire(blocking=False):
+                changed.release()
+            taken[partition] = got
+
+        def take_lock_and_fail(driver: PartitionDriver, error: BaseException) -> None:
+            another = Thread(target=take, args=(driver.partition,))
+            another.start()
+            another.join()
             fail(driver, error)
 
         fail = PartitionDriver.fail
@@ -648,12 +654,13 @@ class TestWhileSparkIsStarting:
         engine.engine.assign("g", layout(PARTITIONS)[:1])
         engine.engine.start()
         assert begun.wait(SECONDS)
-        monkeypatch.setattr(PartitionDriver, "fail", stop_and_fail)
+        changed = engine.engine._changed
+        monkeypatch.setattr(PartitionDriver, "fail", take_lock_and_fail)
         engine.sessions.finish(EngineError("OCQ-402", "Spark did not start"))
         free.set()
         wait_for_tasks(engine)
-        for stopping in stops:
-            stopping.join(SECONDS)
+        engine.engine.stop(SECONDS)
+        assert taken == {Partition(PARTITIONS, 0): False}
         assert engine.tracker.statuses()[0].state.value == "failed"
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event as Signal
@@ -443,6 +444,32 @@ def test_a_jvm_that_moves_no_rows_starts_without_the_optimizing_compiler(monkeyp
     ((quiet, said),) = given
     assert (quiet, said[: len(options)]) == (True, options)
     assert ("-XX:TieredStopAtLevel=1" in said) is not moves_rows
+
+
+def test_a_jvm_that_exits_just_after_it_made_the_session_is_a_failed_start_and_the_session_is_stopped(monkeypatch):
+    stopped = []
+
+    class Builder:
+        def config(self, *_):
+            return self
+
+        def getOrCreate(self):  # noqa: N802 Spark's name
+            def gone(_level):
+                raise ConnectionRefusedError("no JVM")
+
+            return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=gone), stop=lambda: stopped.append(True))
+
+    @contextmanager
+    def launching(**_):
+        yield SimpleNamespace(refusal=lambda: "")
+
+    where = "opencqrs_py.engines.spark.session_start"
+    monkeypatch.setattr(f"{where}.launching", launching)
+    monkeypatch.setattr(f"{where}.SparkSession", SimpleNamespace(builder=Builder()))
+    monkeypatch.setattr(f"{where}.SparkContext._ensure_initialized", lambda: None)
+    with pytest.raises(EngineError, match=r"OCQ-402.*no JVM"):
+        start_session(SessionSettings())
+    assert stopped == [True]
 
 
 @pytest.mark.parametrize("verbose", [False, True])
