@@ -45,7 +45,8 @@ class JobBook(Protocol):
     def put(self, run: JobRun) -> JobRun:
         """Write a run: what was changed of one that is among ``runs``, or a new one.
 
-        One that has ended is no longer among ``runs``. A record with the id of a new one stays as it is.
+        One that has ended is no longer among ``runs``. A record with the id of a new one stays as it is,
+        unless it ``gives_way`` to it.
 
         Returns:
             The current state of the run; if it is taken from its owner, with what that committed last.

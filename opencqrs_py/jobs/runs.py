@@ -29,6 +29,9 @@ OPEN = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.RETRYING)
 OUTCOMES = (RunStatus.SUCCEEDED, RunStatus.FAILED)
 """The statuses of runs that show whether their job works; one that was cancelled shows nothing."""
 
+UNSTARTED = (RunStatus.SKIPPED, RunStatus.COALESCED)
+"""The statuses of runs that have ended without a start."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunPosition:
@@ -160,6 +163,13 @@ class JobRun:
         """Return whether it may begin, or be attempted again."""
         waits = self.status in (RunStatus.QUEUED, RunStatus.RETRYING)
         return waits and (self.due_at is None or self.due_at <= now)
+
+    def gives_way(self, now: datetime) -> bool:
+        """Return whether its tick may still start a run: it started none, and the clock was ahead when it was recorded.
+
+        A new run with its id then replaces it.
+        """
+        return self.status in UNSTARTED and self.started_at is None and self.requested_at > now
 
     def ended(self, status: RunStatus, now: datetime, reason: str = "", into: str = "") -> JobRun:
         """Return it as it has ended; later writes of its owner have no effect."""

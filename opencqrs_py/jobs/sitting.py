@@ -129,7 +129,7 @@ class Sitting:
         newest = tick_id(rule.name, ticks.due[-1].at)
         for tick in ticks.due:
             jitter = ticking.jitter * draw() if ticking.jitter else 0.0
-            self._write(_run_of(tick, record, now, newest, jitter))
+            self._add(_run_of(tick, record, now, newest, jitter))
         following = ticks.next
         if record.is_paused and ticking.from_end:
             following = ticking.schedule.following(now, now)
@@ -171,6 +171,10 @@ class Sitting:
             self._runs.pop(run.id, None)
         return run
 
+    def _add(self, run: JobRun) -> JobRun:
+        """Write the run of a tick; one that has not ended, as the tick repeats after the clock was set back, stays."""
+        return self._runs.get(run.id) or self._write(run)
+
     def _with_next(self, record: JobRecord, ticking: Ticking) -> JobRecord:
         """Return a record with its next tick; a past tick of the previous schedule is recorded."""
         schedule, now, overdue = ticking.schedule, self.now, record.next_tick
@@ -181,8 +185,7 @@ class Sitting:
             following = schedule.first(now)
         if overdue is not None and overdue <= now:
             missed = "the job has no schedule any more" if schedule is None else missed_by(ticking, overdue, now)
-            run = _run_of(Tick(overdue, missed), record, now)
-            self._write(run)
+            run = self._add(_run_of(Tick(overdue, missed), record, now))
             following = None if run.is_open and ticking.from_end else following
         record = replace(record, schedule=ticking.text, next_tick=following)
         self._book.put_record(record)

@@ -55,8 +55,9 @@ class _Book(JobBook):
         self.put_records[record.name] = record
 
     def written_to(self, runs: dict[str, JobRun]) -> None:
-        """Write the runs, except new ones that are already known."""
-        self._known.update(id_ for id_ in self.put_runs if id_ in runs and id_ not in self._runs)
+        """Write the runs, except new ones that are already known and do not give way."""
+        kept = {id_ for id_ in runs.keys() & self.put_runs.keys() if not runs[id_].gives_way(self._now)}
+        self._known.update(kept - self._runs.keys())
         runs.update({id_: run for id_, run in self.put_runs.items() if id_ not in self._known})
 
 

@@ -30,7 +30,17 @@ from opencqrs_py.adapters.sql.tables import JOB_RUNS, JOBS, TableMissingError, p
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.errors import EventStoreError, JobError
 from opencqrs_py.jobs.ports import JobBook, JobStore
-from opencqrs_py.jobs.runs import OUTCOMES, JobRecord, JobRun, JobsView, LastRuns, RunPosition, RunStatus, last_runs
+from opencqrs_py.jobs.runs import (
+    OUTCOMES,
+    UNSTARTED,
+    JobRecord,
+    JobRun,
+    JobsView,
+    LastRuns,
+    RunPosition,
+    RunStatus,
+    last_runs,
+)
 from opencqrs_py.processing.ports import UnitOfWork
 
 _PATIENCE = 2.0  # seconds that a decision waits for others; they are short, and the caller tries again
@@ -72,6 +82,10 @@ ORDER BY requested_ms LIMIT {most}
 _TAKE_CHILDREN = "UPDATE {runs} SET token = token + 1, owner = {mark} WHERE parent = {mark}"
 _TAKE_OVER = "UPDATE {runs} SET token = token + 1 WHERE run_id = {mark} AND owner = {mark} AND status = 'running'"
 _REMOVE_CHILDREN = "DELETE FROM {runs} WHERE parent = {mark}"
+_REMOVE_AHEAD = f"""
+DELETE FROM {{runs}} WHERE run_id = {{mark}} AND started_ms IS NULL AND requested_ms > {{mark}}
+AND status IN ({", ".join(f"'{each.value}'" for each in UNSTARTED)})
+"""  # noqa: S608
 _DELETE = "DELETE FROM {{runs}} WHERE run_id IN ({marks})"
 _INSERT_JOB = f"INSERT INTO {{jobs}} ({', '.join(RECORD_COLUMNS)}) VALUES ({{mark}}, NULL, NULL, {{mark}})"  # noqa: S608
 
@@ -372,8 +386,13 @@ class _Book(JobBook):
                 self._change("runs", "run_id", run_row(self._read[id_]), run_row(run))
                 if run.started_at is not None and not run.is_open:
                     self._store.send(self._connection, _REMOVE_CHILDREN, id_)
-            elif not self._store.add(self._connection, run):
+            elif not (self._store.add(self._connection, run) or self._replaced(run)):
                 self._known.add(id_)
+
+    def _replaced(self, run: JobRun) -> bool:
+        """Replace a record that gives way to a new run; return whether there was one."""
+        removed = self._store.send(self._connection, _REMOVE_AHEAD, run.id, milliseconds(self._now))
+        return removed == 1 and self._store.add(self._connection, run)
 
     def _as_committed(self, run: JobRun, before: JobRun) -> JobRun:
         """Return a run with what its owner has committed last: from now on it commits nothing."""

@@ -200,6 +200,31 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             assert store.find(recorded.id) == recorded
             assert store.find("new") is not None
 
+    @pytest.mark.parametrize(
+        ("recorded", "ahead", "is_replaced"),
+        [
+            (QUEUED.ended(RunStatus.COALESCED, NOON, into="another"), True, True),
+            (QUEUED.ended(RunStatus.SKIPPED, NOON, "it was missed"), True, True),
+            (QUEUED.ended(RunStatus.SKIPPED, NOON, "it was missed"), False, False),
+            (QUEUED.ended(RunStatus.CANCELLED, NOON, "not needed"), True, False),
+            (ended(1, 1), True, False),
+            (replace(ended(1, 1), status=RunStatus.SKIPPED), True, False),
+        ],
+        ids=["coalesced", "skipped", "by this clock", "cancelled", "succeeded", "skipped after its begin"],
+    )
+    def test_a_run_replaces_one_that_started_nothing_while_the_clock_was_ahead(
+        self, store: JobStore, recorded: JobRun, *, ahead: bool, is_replaced: bool
+    ) -> None:
+        now = store.look(()).now
+        moment = now.replace(microsecond=0) + timedelta(hours=1 if ahead else -1)
+        recorded = replace(recorded, requested_at=moment)
+        put(store, recorded)
+        new = replace(RUNNING, id=recorded.id, requested_at=NOON)
+        with store.open([JOB]) as book:
+            book.put(new)
+        assert list(book.known) == ([] if is_replaced else [recorded.id])
+        assert store.find(recorded.id) == (new if is_replaced else recorded)
+
     @pytest.mark.parametrize("names", [["x", "X", "x "], ["ä", "a", "A", "Ä"], ["j" * 490, "j" * 489 + "k"]])
     def test_names_and_ids_are_compared_character_by_character(self, store: JobStore, names: list[str]) -> None:
         put(store, *(replace(QUEUED, id=f"{name}@1", job=name) for name in names))

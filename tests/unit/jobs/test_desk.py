@@ -170,6 +170,53 @@ def test_a_tick_that_repeats_after_the_clock_is_set_back_starts_no_second_run():
     assert begun == ["01:30", "02:30", "03:30"]
 
 
+@pytest.mark.parametrize(
+    ("misfire", "ahead", "later"),
+    [
+        pytest.param(Misfire.RUN_ONCE, ["04:30"], ["01:30", "02:30", "03:30", "05:30"], id="run-once"),
+        pytest.param(Misfire.SKIP, ["04:30"], ["01:30", "02:30", "03:30", "05:30"], id="skip"),
+    ],
+)
+def test_ticks_that_the_clock_passed_while_it_was_ahead_start_their_runs_once_it_is_set_back(misfire, ahead, later):
+    clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
+    store = InMemoryJobStore(clock)
+    desk = JobDesk(store, {"job": JobRule("job", Ticking(CronSchedule("30 * * * *"), "cron", misfire=misfire))})
+    begun: list[str] = []
+
+    def attend() -> None:
+        for run in desk.attend(WORKER):
+            begun.append(f"{run.scheduled_at:%H:%M}")
+            desk.finish(run, Ending(RunPosition(done=True)))
+
+    attend()
+    clock.advance(3 * 3_600 + 20 * 60)
+    attend()
+    assert begun == ahead
+    clock.set(clock.now() - timedelta(hours=3, minutes=20))
+    attend()
+    clock.advance(20 * 60)
+    for _ in range(5):
+        attend()
+        clock.advance(3_600)
+    assert begun == ahead + later
+    assert {f"{run.scheduled_at:%H:%M}" for run in store.history()} == {*ahead, *later}
+
+
+@pytest.mark.parametrize("misfire", Misfire)
+def test_a_run_in_progress_stays_as_it_is_when_its_tick_repeats_after_the_clock_is_set_back(misfire):
+    clock = SetClock(datetime(2026, 3, 2, 1, 10, tzinfo=UTC))
+    store = InMemoryJobStore(clock)
+    desk = JobDesk(store, {"job": JobRule("job", Ticking(CronSchedule("30 * * * *"), "cron", misfire=misfire))})
+    desk.attend(WORKER)
+    clock.advance(20 * 60)
+    (run,) = desk.attend(WORKER)
+    clock.set(clock.now() - timedelta(hours=2))
+    for _ in range(6):
+        assert desk.attend(WORKER) == []
+        clock.advance(30 * 60)
+    assert store.find(run.id) == run
+
+
 def test_the_run_that_has_waited_longest_for_capacity_begins_first():
     clock = FakeClock()
     store = InMemoryJobStore(clock)
