@@ -455,8 +455,8 @@ class Application:
     def status(self, groups: Sequence[str] = ()) -> list[GroupStatus]:
         """Return how far each group is, from any process.
 
-        Groups that run in this process need no database for this, so they are known even while it is unavailable; the
-        head is then the newest position that one of them has reached.
+        Groups that run in this process need no database for this, so they are known even while it is unavailable or the
+        event store refuses; the head is then the newest position that one of them has reached.
 
         Args:
             groups: Names of the groups; empty for all.

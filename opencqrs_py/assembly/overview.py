@@ -47,14 +47,13 @@ class Snapshot:
     """What was read of groups at one moment.
 
     Attributes:
-        head: Position of the newest event; while the event store is unavailable, the newest position that a partition
-            of this process has reached.
+        head: Position of the newest event; while that is not known, the newest position that a partition of this
+            process has reached.
         running: The partitions that this process has.
         known: What progress trackers have of partitions.
         view: The control tables.
         own: What this process has in hand on Spark; ``None`` if it runs nothing there.
-        outage: Why some of it could not be read, in one line; empty if all was. Only what this process has is known
-            then.
+        outage: Why some of it could not be read, in one line; empty if all was.
         now: When this was.
         head_is_known: Whether the event store has answered.
     """
@@ -102,7 +101,7 @@ class Snapshot:
     def _own_or_known(self, key: GroupPartition) -> PartitionStatus:
         own, known = self.running.get(key), self.known.get(key)
         if own is None:
-            return _beyond(self.known[key], self.head)
+            return _beyond(self.known[key], self.head) if self.head_is_known else self.known[key]
         if known is None:
             return own
         found = replace(own, updated_at=known.updated_at, skipped=known.skipped, parked=known.parked)
@@ -133,8 +132,8 @@ class Overview:
     ) -> Snapshot:
         """Read what is known of groups, by a number of statements that does not grow with groups and partitions.
 
-        What cannot be read while a database is unavailable is left out if this process has partitions of the groups,
-        which then know their own status.
+        What cannot be read while a database is unavailable, or the event store refuses, is left out if this process has
+        partitions of the groups, which then know their own status.
 
         Args:
             chosen: The groups.
@@ -149,7 +148,7 @@ class Overview:
         try:
             head = newest_in(source)
         except Exception as error:
-            if not running or not source.is_outage(error):
+            if not running or not (source.is_outage(error) or isinstance(error, ExplainedError)):
                 raise
             outages.append(_line_of(error))
             head_is_known = False

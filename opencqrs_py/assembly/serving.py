@@ -165,18 +165,27 @@ class Serving:
 
         node = self._configuration.settings.node.name or node_name()
         known: dict[str, Any] = {}
-        try:
-            look = self._brief.get(_READ_SECONDS)
-            head = look.head if look.head_is_known else None
-            known = {"reachable": not look.outage, "head": head, "partitions": self._partitions(look)}
-            known["on_spark"] = None if look.own is None else look.own.load
-            known["nodes"] = len(look.view.alive) or None  # none: no group uses leases, or the database is unavailable
-            known["jobs"] = () if self._of_jobs is None else figures_of(self._of_jobs.get(_READ_SECONDS))
-        except Exception as error:  # the counters are available anyway
-            _log.debug("metrics without a read of the databases: %s", reason_of(error, _READ_SECONDS))
+        of_jobs = self._of_jobs
+        for read in (
+            lambda: self._of_groups(self._brief.get(_READ_SECONDS)),
+            lambda: {"jobs": () if of_jobs is None else figures_of(of_jobs.get(_READ_SECONDS))},
+        ):
+            try:
+                known |= read()
+            except Exception as error:  # the counters, and what else can be read, are available anyway
+                _log.debug("metrics without a read of the databases: %s", reason_of(error, _READ_SECONDS))
         figures = Figures(node, version("opencqrs-py"), self._started_at, **known)
         content, content_type = self._exposition(figures, self.counting, accept, self.runs)
         return Answer(HTTPStatus.OK, content, content_type)
+
+    def _of_groups(self, look: Snapshot) -> dict[str, Any]:
+        return {
+            "reachable": not look.outage,
+            "head": look.head if look.head_is_known else None,
+            "partitions": self._partitions(look),
+            "on_spark": None if look.own is None else look.own.load,
+            "nodes": len(look.view.alive) or None,  # none: no group uses leases, or the database is unavailable
+        }
 
     def _partitions(self, look: Snapshot) -> list[Any]:
         from opencqrs_py.web.metrics import PartitionFigures  # noqa: PLC0415 as above

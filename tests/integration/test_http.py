@@ -23,7 +23,7 @@ from support.relay import relayed
 from opencqrs_py import Application, NonTransientError
 from opencqrs_py.assembly import serving
 from opencqrs_py.assembly.rows import group_rows
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.masking import remember
 from opencqrs_py.web.cached_queries import CachedQuery
@@ -357,6 +357,26 @@ def test_while_the_database_is_stopped_or_hangs_a_process_is_alive_and_not_ready
         found = metrics(made)
         assert found["opencqrs_databases_reachable",] == 1
         assert found.keys() >= OF_THE_HEAD
+
+
+@pytest.mark.usefixtures("looks_are_not_kept", "patient_probes")
+def test_while_the_event_store_refuses_partitions_are_still_served(make, monkeypatch):
+    made = make()
+    made.start()
+    wait_until(lambda: metrics(made).get(("opencqrs_partition_position", "group-0", "0/1")) == 50)
+
+    def refuse(_store: object) -> int:
+        raise EventStoreError("OCQ-332", "the store does not accept the API token", "here", "set it")
+
+    monkeypatch.setattr(type(made.event_store), "head", refuse)
+    status, text = asked(made, "/health/ready")
+    assert (status, text.startswith("not ready: [OCQ-332] ")) == (503, True)
+    found = metrics(made)
+    assert found["opencqrs_databases_reachable",] == 0
+    assert found["opencqrs_partition_position", "group-0", "0/1"] == 50
+    assert not found.keys() & OF_THE_HEAD
+    status, text = asked(made, "/status")
+    assert (status, [row["group"] for row in json.loads(text)]) == (200, ["group-0"])
 
 
 def test_hanging_databases_delay_neither_probes_nor_the_stop(make, monkeypatch):

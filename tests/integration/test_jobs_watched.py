@@ -16,6 +16,7 @@ from sqlalchemy.engine import Engine
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly import serving
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.web.cached_queries import CachedQuery
 
@@ -86,6 +87,16 @@ def wait_until(condition):
             return
         time.sleep(0.001)
     pytest.fail("it was never so")
+
+
+def test_jobs_are_reported_while_the_event_store_refuses(make, monkeypatch):
+    def refuse(_served: object) -> None:
+        raise EventStoreError("OCQ-332", "the store does not accept the API token", "here", "set it")
+
+    monkeypatch.setattr(serving.Served, "look", refuse)
+    made = make()
+    made.start()
+    wait_until(lambda: metrics(made).get(("paused", "job-0")) == 0)
 
 
 @pytest.mark.release(database="sqlite")

@@ -26,6 +26,7 @@ from opencqrs_py.control.records import (
     TaskLoad,
     Wanted,
 )
+from opencqrs_py.errors import EventStoreError, OtherLogError
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxStatus
@@ -120,6 +121,54 @@ def standings(look: Snapshot, *, led: bool = False) -> list[Standing]:
     container: Any = None
     overview = Overview([ON_REQUEST], {"loans": part}, container)
     return overview.standings(ON_REQUEST, look, InMemoryEventStore())
+
+
+class RefusingStore(InMemoryEventStore):
+    """A store whose head raises an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def head(self) -> int:
+        raise self.error
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, ConnectionError)
+
+
+def looked(error: Exception, *, running: bool) -> Snapshot:
+    """Return what is read of a group while the event store raises an error; another process has its second half."""
+    half, other = (PartitionStatus("loans", Partition(2, n), position, RUNNING) for n, position in ((0, 3), (1, 7)))
+    tracker = SimpleNamespace(statuses=lambda: [half, other])
+    unled = SimpleNamespace(choice="memory", provider="")
+    part: Any = SimpleNamespace(tracker=lambda: tracker, tracking=lambda: unled, controller=lambda: unled)
+    container: Any = None
+    overview = Overview([ON_REQUEST], {"loans": part}, container)
+    own = {GroupPartition("loans", half.partition): half} if running else {}
+    return overview.look([ON_REQUEST], RefusingStore(error), own)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        pytest.param(ConnectionError("no answer"), "no answer", id="unavailable"),
+        pytest.param(EventStoreError("OCQ-332", "wrong token", "here", "set it"), "[OCQ-332] wrong token", id="token"),
+        pytest.param(OtherLogError("OCQ-316", "another log", "here", "restore"), "[OCQ-316] another log", id="log"),
+    ],
+)
+def test_while_the_event_store_fails_or_refuses_partitions_are_known_without_the_head(error, line):
+    look = looked(error, running=True)
+    assert (look.head_is_known, line in look.outage) == (False, True)
+    found = look.statuses_of(ON_REQUEST).values()
+    assert [(each.position, each.error) for each in found] == [(3, ""), (7, "")], "no other log: its end is not known"
+    with pytest.raises(type(error)):
+        looked(error, running=False)
+
+
+def test_a_defect_of_the_event_store_is_raised_although_partitions_run():
+    with pytest.raises(ZeroDivisionError):
+        looked(ZeroDivisionError(), running=True)
 
 
 def is_wanted(look: Snapshot, *, led: bool = False) -> bool:
