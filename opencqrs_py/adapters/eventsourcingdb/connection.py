@@ -8,6 +8,7 @@ Source:
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 import weakref
@@ -113,7 +114,22 @@ def _refused(error: DbApiError, label: str) -> EventStoreError:
 def _is_outage(error: Exception) -> bool:
     if isinstance(error, ConnectionStalledError | aiohttp.ClientError | OSError):
         return not isinstance(error, aiohttp.ClientResponseError)  # too many redirects, or not HTTP
+    if _ends_within_a_line(error):
+        return True
     return isinstance(error, ServerError) and any(text in str(error) for text in _PASSING_TEXTS)
+
+
+def _ends_within_a_line(error: BaseException) -> bool:
+    """Return whether a response ended, even cleanly, before the end of a line: the client passes on what has arrived.
+
+    Each line is an object and ends with a line feed; other text that cannot be read is not cut.
+    """
+    match error.__cause__:
+        case json.JSONDecodeError(doc=text):
+            return text.startswith("{") and not text.endswith("\n")
+        case UnicodeDecodeError(object=content):
+            return content.startswith(b"{") and not content.endswith(b"\n")
+    return False
 
 
 def _passes(error: DbApiError) -> bool:
@@ -128,6 +144,8 @@ def _reason(error: BaseException) -> str:
     match error:
         case EventStoreError():
             text = error.what
+        case _ if _ends_within_a_line(error):
+            text = "its response ended in the middle of a line"
         case aiohttp.ClientResponseError():  # if it is not HTTP, some lines, with a mark below the last one
             text = " ".join(error.message.replace("^", " ").split())
         case _:

@@ -18,6 +18,7 @@ from eventsourcingdb import (
     ServerError,
     ValidationError,
 )
+from eventsourcingdb.parse_raw_message import parse_raw_message
 
 from opencqrs_py.adapters.eventsourcingdb.connection import EventSourcingDbUnavailableError, explained
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
@@ -29,6 +30,15 @@ NO_HTTP = aiohttp.ClientResponseError(
     SimpleNamespace(real_url=URL), (), status=400, message="Bad line:\n\n  b'220'\n  ^"
 )
 UNTRUSTED = ssl.SSLCertVerificationError(1, "self-signed")
+
+
+def unreadable(content: bytes) -> ServerError:
+    """Return the error of the client for what it cannot read."""
+    try:
+        parse_raw_message(content)
+    except ServerError as error:
+        return error
+    raise AssertionError(content)
 
 
 def reported(status: int, code: str | None = None, text: str = "words") -> DbApiError:
@@ -45,6 +55,12 @@ def reported(status: int, code: str | None = None, text: str = "words") -> DbApi
         (ConnectionResetError(), "OCQ-331", EventSourcingDbUnavailableError),
         (TimeoutError(), "OCQ-331", EventSourcingDbUnavailableError),
         (ServerError("The server closed the stream before it ended, so …"), "OCQ-331", EventSourcingDbUnavailableError),
+        (unreadable(b'{"type":"ev'), "OCQ-331", EventSourcingDbUnavailableError),
+        (unreadable('{"type":"ö'.encode()[:-1]), "OCQ-331", EventSourcingDbUnavailableError),
+        (unreadable(b'{"type":"ev\n'), "OCQ-334", EventStoreError),
+        (unreadable(b'{"type":"\xff"}\n'), "OCQ-334", EventStoreError),
+        (unreadable(b"<html>"), "OCQ-334", EventStoreError),
+        (unreadable(b"\xff"), "OCQ-334", EventStoreError),
         (ServerError("Server must be EventSourcingDB"), "OCQ-331", EventSourcingDbUnavailableError),
         (reported(500), "OCQ-331", EventSourcingDbUnavailableError),
         (reported(503), "OCQ-331", EventSourcingDbUnavailableError),
