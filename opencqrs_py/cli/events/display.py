@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from opencqrs_py.cli.output import stderr
+from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import counted
@@ -53,9 +58,39 @@ def rate(events: int, seconds: float) -> str:
 def positioned(event: Event) -> dict[str, Any]:
     """Return an event as the object of CloudEvents' JSON format, preceded by its position.
 
-    An extension attribute of that name, which CloudEvents allow, is left out: programs page by the position.
+    An extension attribute of that name, which CloudEvents allow, is left out: programs page by the position. Lone
+    surrogates in its data, which some logs contain, are escaped.
+
+    Returns:
+        The object is for ``orjson``.
+
+    Raises:
+        EventFormatError: OCQ-210, if its data or metadata are not JSON.
     """
-    return {"position": 0, **write_event(event)} | {"position": event.position}
+    try:
+        written = write_event(event)
+    except EventFormatError:
+        if (data := _escaped(event.payload or "")) is None:
+            raise
+        written = {**write_event(event._replace(payload="0")), "data": data}
+    return {"position": 0, **written} | {"position": event.position}
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_WITH_SURROGATES = json.JSONDecoder(parse_constant=_refuse)  # orjson accepts none, not even as escapes
+
+
+def _escaped(payload: str) -> orjson.Fragment | None:
+    """Return data as JSON with escapes for lone surrogates, ``None`` if they are not JSON for another reason."""
+    try:
+        _WITH_SURROGATES.decode(payload)
+    except (ValueError, RecursionError):
+        return None
+    return orjson.Fragment(_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", payload))
 
 
 def summed_up(added: int, given: int, done: str) -> str:

@@ -53,11 +53,21 @@ def list_command(options: ProjectOptions, after: int, limit: int, selection: Sel
         report_unfinished(source)
     is_explained = not events and print_reasons(selection, after)
     if as_json:
-        print_json(list(map(positioned, events)))
+        print_list(events)
     elif events:
         print_table(events)
     elif not is_explained:
         stderr().print("no events" + (f" after position {after}" if after else ""))
+
+
+def print_list(events: Sequence[Event]) -> None:
+    """Print events as a JSON array, up to the first one whose data or metadata are not JSON, which is raised."""
+    shown: list[dict[str, Any]] = []
+    try:
+        for event in events:
+            shown.append(positioned(event))  # noqa: PERF401 what comes before an error is printed
+    finally:
+        print_json(shown)
 
 
 def print_table(events: Sequence[Event]) -> None:

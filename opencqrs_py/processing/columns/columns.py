@@ -30,6 +30,7 @@ _OF_EVENTS = ("position", "subject", "time")
 _EARLIEST = pa.scalar(-62_135_596_800_000_000, _MOMENT)  # the beginning of the year 1
 _CLASS_FIX = 'give events= a class with the fields that you need, or name types=["…"] and parse the column data'
 _RENAME_FIX = 'rename the field; in a pydantic model: {0}_: … = Field(validation_alias="{0}")'
+_TEXT_FIX = "fix the event where it is stored, or use a handler that takes the raw Event"
 _VALUE_FIX = "annotate the field with a type that holds it, or take the events as a list"
 
 
@@ -74,14 +75,14 @@ class TableReader(TableMaker):
         if self._class is None:
             arrays = {
                 "position": pa.array(columns.positions, pa.int64()),
-                "type": pa.array(columns.types, pa.string()),
-                "subject": pa.array(columns.subjects, pa.string()),
+                "type": _texts("type is", columns.types, events),
+                "subject": _texts("subject is", columns.subjects, events),
                 "time": times,
-                "data": pa.array(columns.payloads, pa.string()),
+                "data": _texts("data are", columns.payloads, events),
             }
             return pa.table(arrays)
         fields = self._fields(events, columns, objects)
-        of_events = [pa.array(columns.positions, pa.int64()), pa.array(columns.subjects, pa.string()), times]
+        of_events = [pa.array(columns.positions, pa.int64()), _texts("subject is", columns.subjects, events), times]
         return pa.Table.from_arrays([*fields, *of_events], schema=self._schema)
 
     def _fields(self, events: Sequence[Event], columns: EventColumns, objects: Sequence[Any] | None) -> list[Any]:
@@ -140,13 +141,31 @@ def _of_row(index: int, make: Callable[[], Any]) -> Any:
         raise RowFailedError(index, error) from error
 
 
+def _texts(part: str, texts: Sequence[str | None], events: Sequence[Event]) -> Any:
+    """Return texts of events as a column; one that is not Unicode, such as half of an emoji, is named."""
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        for index, text in enumerate(texts):
+            _of_row(index, partial(_check_text, part, text, events[index]))
+        raise
+
+
+def _check_text(part: str, text: str | None, event: Event) -> None:
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        what = f"the event's {part} not Unicode ({error.reason})"
+        raise EventFormatError("OCQ-210", what, event.label, _TEXT_FIX) from error
+
+
 def _moments(times: Sequence[str | None], events: Sequence[Event]) -> Any:
     """Return the times of events; times in unusual form are parsed one by one."""
     try:
         moments = pc.cast(pa.array(times, pa.string()), _MOMENT)
         if pc.any(pc.less(moments, _EARLIEST)).as_py() is not True:
             return moments
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, UnicodeEncodeError):
         pass
     return pa.array(
         [_of_row(index, partial(getattr, event, "timestamp")) for index, event in enumerate(events)], _MOMENT

@@ -8,7 +8,7 @@ read them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -173,7 +173,24 @@ def _maker(name: str, kind: DataType) -> Maker:
         case "extensions", MapType():
             return _extensions
         case _:
-            return lambda _positions, values: pa.array(values, pa.string())
+            return partial(_texts, name)
+
+
+def _texts(name: str, positions: Sequence[int], values: Sequence[str | None]) -> pa.Array:
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        for position, text in zip(positions, values, strict=True):
+            _explain_text(name, position, text)
+        raise
+
+
+def _explain_text(name: str, position: int, text: str | None) -> None:
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        fix = "fix it where it is stored, or read other columns"
+        raise _unfit(position, f"{name} is not Unicode ({error.reason})", fix) from None
 
 
 def _times(positions: Sequence[int], values: Sequence[str | None]) -> pa.Array:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import io
+import json
 
+import orjson
 import pytest
 from rich.console import Console
 
 from opencqrs_py.cli.events import display
-from opencqrs_py.cli.events.display import ProgressReport, rate
+from opencqrs_py.cli.events.display import ProgressReport, positioned, rate
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.event import Event
 from opencqrs_py.testing import FakeClock
 
 
@@ -15,6 +19,30 @@ def screen(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(display, "stderr", lambda: Console(file=out, width=200))
     return out
+
+
+def stored(payload: str | None) -> Event:
+    return Event(1, "a", "s", "/x", "t", None, "application/json", payload, '{"trace":"b"}')
+
+
+@pytest.mark.parametrize(
+    ("payload", "printed"),
+    [
+        ('{"x":"\ud83d cut 😀"}', '{"x":"\\ud83d cut 😀"}'),
+        ('{"x":"\\ud83d cut", "y": 1.10}', '{"x":"\\ud83d cut", "y": 1.10}'),
+        ('"\udfff\ud800"', '"\\udfff\\ud800"'),
+    ],
+)
+def test_lone_surrogates_in_data_are_escaped(payload, printed):
+    line = orjson.dumps(positioned(stored(payload))).decode()
+    assert f'"datacontenttype":"application/json","data":{printed},"trace":"b"' in line
+    assert json.loads(line)["data"] == json.loads(payload)
+
+
+@pytest.mark.parametrize("payload", ["no JSON", "\ud83d", '{"x":"\ud83d","y":NaN}', '["\ud83d",' + "[" * 100_000])
+def test_data_that_are_not_json_are_an_error_that_names_the_event(payload):
+    with pytest.raises(EventFormatError, match=r"OCQ-210[\s\S]*event a at position 1"):
+        positioned(stored(payload))
 
 
 def shown(screen, total, *steps):

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from opencqrs_py.cli.events import listings
-from opencqrs_py.cli.events.listings import print_table
+from opencqrs_py.cli.events.listings import print_list, print_table
+from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
 
 
@@ -24,6 +26,13 @@ def lines(monkeypatch):
         return out.getvalue().splitlines()
 
     return printed
+
+
+def test_the_json_has_the_events_before_one_whose_data_are_not_json(capsys):
+    with pytest.raises(EventFormatError, match="OCQ-210"):
+        print_list([event(1), event(2, payload='"\ud83d"'), event(3, payload="no JSON"), event(4)])
+    printed = json.loads(capsys.readouterr().out)
+    assert [(each["position"], each["data"]) for each in printed] == [(1, {}), (2, "\ud83d")]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

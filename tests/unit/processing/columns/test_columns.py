@@ -150,7 +150,22 @@ def test_every_valid_event_time_becomes_a_timestamp(time: str | None, moment: da
     assert table.column("time").to_pylist() == [moment, datetime(2026, 3, 1, 12, tzinfo=UTC)]
 
 
-@pytest.mark.parametrize("time", ["yesterday", "0000-01-01T00:00:00Z", "2026-02-30T00:00:00Z"])
+@pytest.mark.parametrize(
+    ("event_class", "part"), [(None, "data"), (None, "subject"), (None, "type"), (Shelf, "subject")]
+)
+def test_an_event_whose_text_is_not_unicode_is_named(event_class: Any, part: str) -> None:
+    right, data = event(1, '{"room":"a","height":1}'), '{"room":"b","height":1}'
+    half = {"data": event(2, '{"room":"\ud83d"}'), "type": event(2, data, kind="\ud83d")}
+    wrong = half.get(part) or event(2, data)._replace(subject="/\ud83d")
+    with pytest.raises(RowFailedError) as caught:
+        reader(event_class).of_chunk(Chunk([right, wrong, wrong]))
+    assert isinstance(caught.value.error, EventFormatError)
+    assert (caught.value.index, caught.value.error.code) == (1, "OCQ-210")
+    assert f"the event's {part} " in caught.value.error.what
+    assert "position 2" in caught.value.error.where
+
+
+@pytest.mark.parametrize("time", ["yesterday", "0000-01-01T00:00:00Z", "2026-02-30T00:00:00Z", "\ud83d"])
 def test_an_event_with_an_invalid_time_is_named(time: str) -> None:
     with pytest.raises(RowFailedError) as caught:
         reader(None).of_chunk(Chunk([event(1, None), event(2, None, time)]))

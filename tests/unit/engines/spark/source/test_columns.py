@@ -92,6 +92,8 @@ def test_unknown_columns_and_other_types_are_refused(ddl, says):
             "the time is 'yesterday', which is not an RFC 3339 time, in the event at position 2",
         ),
         ("time TIMESTAMP", "2026-01-05T00:00:00", "which is not an RFC 3339 time, in the event at position 2"),
+        ("payload STRING", "\ud83d", r"payload is not Unicode \(.*\), in the event at position 2"),
+        ("payload VARIANT", '{"a":"\ud83d"}', r"the data cannot be a VARIANT \(.*\), in the event at position 2"),
         ("payload VARIANT", "{", r"the data cannot be a VARIANT \(.*\), in the event at position 2"),
     ],
 )
