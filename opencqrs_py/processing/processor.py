@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from opencqrs_py.errors import (
     InboxError,
 )
 from opencqrs_py.model.checkpoint import CheckpointStatus
+from opencqrs_py.model.choices import OnExhausted
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import GivenUp, InboxEntry
@@ -361,8 +363,12 @@ class PartitionProcessor:
 
     def _hold(self, cursor: Cursor, record: FailureRecord, event: Event) -> Outcome:
         what = f"{record.crashes} processes have ended while they handled this event"
-        command = f"opencqrs groups restart {self.group}:{self.partition}"
-        fix = f"fix its handler, then: {command}; without leases, release the event as described under OCQ-236"
+        place = shlex.quote(f"{self.group}:{self.partition}")
+        fix = f"fix its handler, then: opencqrs groups restart {place}; without leases, release the event as described "
+        fix += "under OCQ-236"
+        if self._inbox is not None and self._inbox.parking.rule.on_exhausted is OnExhausted.PARK:
+            which = f"--group {shlex.quote(self.group)} --event {shlex.quote(event.id)}"
+            fix = f"fix its handler, then: opencqrs inbox retry {which}"
         error = HandlerCrashError("OCQ-236", what, fix=fix)
         failure = self._diagnosis.failure(error, Origin.HANDLER, event)
         return Outcome(cursor, failure=replace(failure, permanent=True, held=True))

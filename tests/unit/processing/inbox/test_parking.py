@@ -366,6 +366,21 @@ def test_a_full_inbox_stops_the_partition_without_losing_events() -> None:
     assert world.positions == [1, 2, 3, 4]
 
 
+def test_an_event_that_has_ended_three_processes_is_parked_and_the_notice_says_how_it_is_retried() -> None:
+    world = World(["/a", "/b", "/a"], at_once=True)
+    world.errors = {1: CrashError()}
+    for _ in range(4):
+        world.claim()
+        with pytest.raises(CrashError):
+            world.drain()
+    world.claim()
+    world.drain()
+    assert (world.positions, world.waiting) == ([2], {1: "exhausted", 3: "pending"})
+    assert "OCQ-236" in next(iter(world.tracker.entries("group"))).reason
+    (notice,) = (one for one in world.seen.notices if one.action is Action.PARK)
+    assert notice.failure.advice.endswith("fix its handler, then: opencqrs inbox retry --group group --event 'id 1'")
+
+
 def test_crashes_in_the_inbox_use_attempts_until_they_are_exhausted() -> None:
     world = World(["/a", "/b"])
     world.errors = {1: NO}
