@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import pairwise
@@ -94,6 +95,11 @@ def followed(
         after = part.upto
 
 
+def comparable(part: Slice) -> Slice:
+    """Return a slice with its events as a tuple: a source may give them as any sequence."""
+    return replace(part, events=tuple(part.events))
+
+
 def identities(source: EventSource, selection: Selection = ALL, limit: int = 1_000) -> list[str]:
     """Return the ids of all selected events in the order in which they are read."""
     return [event.id for part in followed(source, limit, selection) for event in part.events]
@@ -162,7 +168,7 @@ class EventSourceContract(LogIdentityContract):
 
     def test_an_empty_log_has_no_head_and_nothing_to_read(self, source: EventSource) -> None:
         assert source.head() == 0
-        assert source.read(0, 10, ALL) == Slice(0, 0)
+        assert comparable(source.read(0, 10, ALL)) == Slice(0, 0)
         assert source.position_before(NOON) == 0
 
     def test_events_are_read_in_the_order_in_which_they_were_added(self, source: EventSource, append: Append) -> None:
@@ -273,21 +279,21 @@ class EventSourceContract(LogIdentityContract):
 
     def test_a_range_reads_the_same_twice(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))
-        first = source.read(0, 3, ALL)
+        first = comparable(source.read(0, 3, ALL))
         append([event(5)])
-        assert source.read(0, 3, ALL) == first
+        assert comparable(source.read(0, 3, ALL)) == first
 
     def test_a_reader_at_the_head_stays_there_and_sees_new_events(self, source: EventSource, append: Append) -> None:
         append([event(1)])
         head = source.head()
-        assert source.read(head, 10, ALL) == Slice(head, head)
+        assert comparable(source.read(head, 10, ALL)) == Slice(head, head)
         append([event(2)])
         assert [event.data["n"] for event in source.read(head, 10, ALL).events] == [2]
 
     def test_a_reader_beyond_the_head_stays_where_it_is(self, source: EventSource, append: Append) -> None:
         append([event(1), event(2)])
         beyond = source.head() + 100
-        assert source.read(beyond, 10, ALL) == Slice(beyond, beyond)
+        assert comparable(source.read(beyond, 10, ALL)) == Slice(beyond, beyond)
 
     @pytest.mark.parametrize("count", [1, 5, 8, 12])
     @pytest.mark.parametrize("limit", [1, 3, 100])
@@ -308,17 +314,17 @@ class EventSourceContract(LogIdentityContract):
         second = source.read(0, 2, ALL).upto
         for selection in SELECTIONS:
             for bound in (second, second - 1, 0):
-                assert source.read(second, 10, selection, bound) == Slice(second, second)
+                assert comparable(source.read(second, 10, selection, bound)) == Slice(second, second)
 
     def test_a_log_that_ends_before_the_bound_ends_the_slice(self, source: EventSource, append: Append) -> None:
-        assert source.read(0, 10, ALL, 100) == Slice(0, 0)
+        assert comparable(source.read(0, 10, ALL, 100)) == Slice(0, 0)
         append(event(n) for n in range(5))
         head = source.head()
         for selection in SELECTIONS:
             parts = list(followed(source, 3, selection, upto=head + 100))
             read = [one.data["n"] for part in parts for one in part.events]
             assert (read, parts[-1].upto) == (numbers(source, selection), head)
-            assert source.read(head, 3, selection, head + 100) == Slice(head, head)
+            assert comparable(source.read(head, 3, selection, head + 100)) == Slice(head, head)
 
     @pytest.mark.parametrize("recursive", [True, False])
     def test_subjects_are_compared_character_by_character(

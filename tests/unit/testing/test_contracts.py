@@ -152,6 +152,43 @@ class TestStore(EventSourceContract):
     assert names == {"test_the_fingerprint_of_another_log_is_refused"}
 
 
+SOURCES = """
+from contextlib import nullcontext
+from itertools import count, islice
+from threading import Event as Signal, Lock
+import pytest
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.model.selection import Slice
+from opencqrs_py.testing.contracts import EventSourceContract, EventStoreContract
+
+class Source(InMemoryEventStore):
+    {mistake}
+
+class TestSource({contract}):
+    @pytest.fixture
+    def source(self):
+        return Source()
+
+    @pytest.fixture
+    def other_source(self):
+        return Source()
+"""
+GIVES_LISTS = """
+    def read(self, *arguments):
+        part = super().read(*arguments)
+        return Slice(part.after, part.upto, list(part.events))
+"""
+
+
+def sources(mistake: str, contract: str = "EventSourceContract") -> str:
+    """Return the test of a source whose methods are given."""
+    return SOURCES.replace("{mistake}", mistake).replace("{contract}", contract)
+
+
+def test_a_source_that_gives_its_events_as_lists_passes(failing):
+    assert failing(sources(GIVES_LISTS, "EventStoreContract")) == (set(), "")
+
+
 def test_a_tracker_that_keeps_one_fingerprint_for_all_partitions_of_a_group_fails(failing):
     names, _ = failing("""
 from contextlib import contextmanager
