@@ -69,19 +69,18 @@ def execute(database: Database, *statements: str) -> None:
             connection.exec_driver_sql(statement.replace("%", "%%") if database.kind == "postgresql" else statement, ())
 
 
-def insert(connection: Connection, one: Event, position: int | None = None) -> None:
+def insert(connection: Connection, *events: Event, position: int | None = None) -> None:
     names = (*NAMES, *(["nr"] if position else []))
-    values = (one.id, one.source, one.subject, one.type, one.time, one.payload, one.extensions)
     marks = ", ".join(f":v{n}" for n in range(len(names)))
     statement = text(f'INSERT INTO "Stored Events" ({", ".join(names)}) VALUES ({marks})')
-    given = (*values, *([position] if position else []))
-    connection.execute(statement, {f"v{n}": value for n, value in enumerate(given)})
+    rows = [(one.id, one.source, one.subject, one.type, one.time, one.payload, one.extensions) for one in events]
+    given = [(*row, *([position] if position else [])) for row in rows]
+    connection.execute(statement, [{f"v{n}": value for n, value in enumerate(row)} for row in given])
 
 
 def insert_all(database: Database, events: Iterable[Event]) -> None:
     with database.writing() as connection:
-        for one in events:
-            insert(connection, one)
+        insert(connection, *events)
 
 
 class MappedContract(EventSourceContract):
@@ -736,7 +735,7 @@ def test_a_reused_position_is_warned_of_once(
     assert not caplog.messages
     for position in (2, 3):
         with database.writing() as connection:
-            insert(connection, event(position + 10), position)
+            insert(connection, event(position + 10), position=position)
         assert reader.source.head() == 3
     (message,) = caplog.messages
     assert message == (

@@ -24,6 +24,10 @@ LONG = 2 * SECONDS  # a wait that no test waits out
 ALL = Selection()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
+RARE = (0, 11_999)  # numbers of the only events of a long log that are selected
+MANY = 650  # events that are read in pages
+LIMITS = (50, 64, 99, 100, 256, 500, MANY - 1, MANY, MANY + 1)
+
 LONG_WHOLE_NUMBERS = ("18446744073709551617", "-9223372036854775809", "1" + 30 * "0")
 LONG_DECIMALS = ("12345678901234567.89", "-0.1234567890123456789")
 
@@ -276,6 +280,19 @@ class EventSourceContract(LogIdentityContract):
             parts = list(followed(source, 2, selection))
             assert parts[-1].upto == source.head()
             assert not [event for part in parts for event in part.events]
+
+    def test_rare_events_are_found_however_far_apart_they_are(self, source: EventSource, append: Append) -> None:
+        append(event(n, *(("/rare/1", "rare") if n in RARE else ())) for n in range(RARE[-1] + 1))
+        for selection in (Selection("/rare"), Selection(types=frozenset({"rare"}))):
+            assert numbers(source, selection, limit=2) == [*RARE], f"events were not found by {selection}"
+        assert [*followed(source, 1_000, Selection("/nothing"))][-1].upto == source.head()
+
+    def test_pages_of_any_size_leave_out_nothing(self, source: EventSource, append: Append) -> None:
+        append(event(n) for n in range(MANY))
+        for limit in LIMITS:
+            assert numbers(source, limit=limit) == [*range(MANY)], (
+                f"pages leave out or repeat some events (limit {limit})"
+            )
 
     def test_a_range_reads_the_same_twice(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))

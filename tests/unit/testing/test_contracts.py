@@ -179,6 +179,19 @@ GIVES_LISTS = """
         return Slice(part.after, part.upto, list(part.events))
 """
 
+STOPS_IN_A_GAP = """
+    def read(self, after, limit, selection, upto=None):
+        end = min(self.head() if upto is None else upto, self.head())
+        part = super().read(after, limit, selection, min(end, after + 1_000))
+        return Slice(after, after) if not part.events and part.upto < end else part
+"""
+DROPS_THE_FIRST_OF_A_PAGE = """
+    def read(self, *arguments):
+        part = super().read(*arguments)
+        kept = [event for event in part.events if event.position % 256 != 1 or event.position == 1]
+        return Slice(part.after, part.upto, tuple(kept))
+"""
+
 
 def sources(mistake: str, contract: str = "EventSourceContract") -> str:
     """Return the test of a source whose methods are given."""
@@ -187,6 +200,29 @@ def sources(mistake: str, contract: str = "EventSourceContract") -> str:
 
 def test_a_source_that_gives_its_events_as_lists_passes(failing):
     assert failing(sources(GIVES_LISTS, "EventStoreContract")) == (set(), "")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "test", "message"),
+    [
+        pytest.param(
+            STOPS_IN_A_GAP,
+            "test_rare_events_are_found_however_far_apart_they_are",
+            "events were not found by Selection(subject='/rare'",
+            id="stops-in-a-gap",
+        ),
+        pytest.param(
+            DROPS_THE_FIRST_OF_A_PAGE,
+            "test_pages_of_any_size_leave_out_nothing",
+            "pages leave out or repeat some events (limit 50)",
+            id="drops-the-first-of-a-page",
+        ),
+    ],
+)
+def test_a_source_that_loses_events_fails(failing, mistake, test, message):
+    names, shown = failing(sources(mistake))
+    assert names == {test}
+    assert message in shown
 
 
 def test_a_tracker_that_keeps_one_fingerprint_for_all_partitions_of_a_group_fails(failing):
