@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import pairwise
+from threading import Semaphore
+from time import monotonic
 from typing import ClassVar
 
 import orjson
@@ -16,6 +18,7 @@ import pytest
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.processing.finding import FoundEvent, find_event
 from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.testing.contracts.calls import begun
 from opencqrs_py.testing.contracts.log_identity import Append, LogIdentityContract
 
 SECONDS = 30  # longest wait for another thread
@@ -26,6 +29,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 RARE = (0, 11_999)  # numbers of the only events of a long log that are selected
 MANY = 650  # events that are read in pages
+EACH = 120  # events that a writer appends while others read
 LIMITS = (50, 64, 99, 100, 256, 500, MANY - 1, MANY, MANY + 1)
 
 LONG_WHOLE_NUMBERS = ("18446744073709551617", "-9223372036854775809", "1" + 30 * "0")
@@ -87,12 +91,21 @@ def event(number: int, subject: str = "/books/1", event_type: str = "book-lent.v
     return Event(0, str(number), "contract", subject, event_type, time, "application/json", f'{{"n":{number}}}', None)
 
 
+def page(source: EventSource, after: int, limit: int, selection: Selection = ALL, upto: int | None = None) -> Slice:
+    """Return a slice; fail if it is empty and ends after the newest event, since a reader would go on forever."""
+    part = source.read(after, limit, selection, upto)
+    if part.upto > after and not part.events:
+        head = source.head()
+        assert part.upto <= head, f"read({after}, {limit}) ends at {part.upto}, but the newest event is {head}"
+    return part
+
+
 def followed(
     source: EventSource, limit: int, selection: Selection = ALL, after: int = 0, upto: int | None = None
 ) -> Iterator[Slice]:
     """Read until the source has nothing more, or up to a bound."""
     while True:
-        part = source.read(after, limit, selection, upto)
+        part = page(source, after, limit, selection, upto)
         if part.upto <= after:
             return
         yield part
@@ -112,6 +125,42 @@ def identities(source: EventSource, selection: Selection = ALL, limit: int = 1_0
 def numbers(source: EventSource, selection: Selection = ALL, limit: int = 1_000) -> list[int]:
     """Return the numbers in the data of all selected events, in the order in which they are read."""
     return [event.data["n"] for part in followed(source, limit, selection) for event in part.events]
+
+
+def append_each(append: Append, first: int, reads: Semaphore) -> None:
+    """Append events whose numbers begin with ``first``, in batches of one to three, each during a read."""
+    for number in range(first, first + EACH, 6):
+        for batch in ((0,), (1, 2), (3, 4, 5)):
+            reads.acquire(timeout=SECONDS)
+            append([event(number + each) for each in batch])
+
+
+def numbers_while(source: EventSource, writing: list[Future[None]], reads: Semaphore) -> list[int]:
+    """Return the numbers in the data of all events, in the order in which a reader gets them while others append."""
+    read: list[int] = []
+    after, until = 0, monotonic() + LONG
+    while monotonic() < until:
+        is_over = all(writer.done() for writer in writing)
+        reads.release(len(writing))
+        part = page(source, after, 10)
+        read += [event.data["n"] for event in part.events]
+        if is_over and part.upto <= after:
+            return read
+        after = part.upto
+    pytest.fail(f"append does not return while others append and read (within {LONG} s)")
+
+
+def check_that_nothing_is_missed(source: EventSource, append: Append, writers: int) -> None:
+    """Check that a reader gets each event once and in order, although others append at the same time."""
+    reads = Semaphore(0)
+    writing = [begun(append_each, append, EACH * writer, reads) for writer in range(writers)]
+    read = numbers_while(source, writing, reads)
+    for writer in writing:
+        writer.result()  # raises what an append has raised
+    assert read == numbers(source), "events were added at or before the end of a slice that had been read without them"
+    assert sorted(read, key=lambda number: number // EACH) == [*range(EACH * writers)], (
+        "events are lost or out of order"
+    )
 
 
 def _sorted(value: object) -> str:
@@ -293,6 +342,9 @@ class EventSourceContract(LogIdentityContract):
             assert numbers(source, limit=limit) == [*range(MANY)], (
                 f"pages leave out or repeat some events (limit {limit})"
             )
+
+    def test_a_reader_misses_nothing_while_events_are_added(self, source: EventSource, append: Append) -> None:
+        check_that_nothing_is_missed(source, append, writers=1)
 
     def test_a_range_reads_the_same_twice(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))

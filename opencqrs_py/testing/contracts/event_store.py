@@ -23,6 +23,7 @@ from opencqrs_py.processing.ports import EventSource, EventStore, gives_ids
 from opencqrs_py.testing.contracts.event_source import (
     ALL,
     EventSourceContract,
+    check_that_nothing_is_missed,
     comparable,
     event,
     followed,
@@ -182,6 +183,9 @@ class EventStoreContract(EventSourceContract):
         source.append([event(1)])
         with pytest.raises(PreconditionFailedError):
             source.append([event(1)], [SubjectIsPristine("/books/1")])
+
+    def test_a_reader_misses_nothing_while_several_writers_append(self, source: EventStore) -> None:
+        check_that_nothing_is_missed(source, source.append, writers=4)
 
     def test_of_concurrent_writers_that_begin_a_subject_one_wins(self, source: EventStore) -> None:
         writers, rounds = 4, 10

@@ -16,11 +16,11 @@ ARGUMENTS = ("-p", "no:cacheprovider", "-p", "no:terminalreporter")
 
 @pytest.fixture
 def failing(pytester: pytest.Pytester):
-    """Return a function that runs a file of tests in this process, and returns those that fail, and all messages."""
+    """Return a function that runs tests of a file in this process, and returns those that fail, and all messages."""
 
-    def failing(source: str) -> tuple[set[str], str]:
+    def failing(source: str, only: str = "") -> tuple[set[str], str]:
         pytester.makepyfile(source)
-        reports = pytester.inline_run(*ARGUMENTS).getreports("pytest_runtest_logreport")
+        reports = pytester.inline_run(*ARGUMENTS, "-k", only).getreports("pytest_runtest_logreport")
         assert any(report.passed for report in reports)
         failed = [report for report in reports if report.failed]
         names = {report.nodeid.rpartition("::")[2].partition("[")[0] for report in failed if report.when == "call"}
@@ -192,6 +192,45 @@ DROPS_THE_FIRST_OF_A_PAGE = """
         return Slice(part.after, part.upto, tuple(kept))
 """
 
+ENDS_AT_A_LATER_HEAD = """
+    def read(self, after, limit, selection, upto=None):
+        part = super().read(after, limit, selection, upto)
+        if len(part.events) == limit or upto is not None:
+            return part
+        with self._changed:
+            self._changed.wait(0.001)
+        return Slice(after, max(self.head(), after), part.events)
+"""
+ENDS_AFTER_THE_LOG = """
+    def read(self, after, limit, selection, upto=None):
+        end = after + limit if upto is None else max(after, min(after + limit, upto))
+        return Slice(after, end, super().read(after, limit, selection, end).events)
+"""
+GIVES_POSITIONS_BEFORE_ITS_COMMIT = """
+    _drawn = _passed = 0
+    _is_late = False
+
+    def append(self, events, *arguments):
+        events = tuple(events)
+        with self._changed:
+            first, self._drawn = self._drawn, self._drawn + len(events)
+            if first and not self._is_late:
+                self._is_late = True  # one commit comes after a reader has missed it
+                self._changed.wait_for(lambda: self._passed > first, 30)
+            self._events += [None] * (self._drawn - len(self._events))
+            for index, event in enumerate(events, first):
+                self._events[index] = event._replace(position=index + 1)
+            self._changed.notify_all()
+
+    def read(self, after, limit, selection, upto=None):
+        with self._changed:
+            head = len(self._events) if upto is None else min(len(self._events), upto)
+            found = [event for event in self._events[after:head] if event and selection.matches(event)][:limit]
+            self._passed = found[-1].position if len(found) == limit else max(head, after)
+            self._changed.notify_all()
+            return Slice(after, self._passed, found)
+"""
+
 
 def sources(mistake: str, contract: str = "EventSourceContract") -> str:
     """Return the test of a source whose methods are given."""
@@ -223,6 +262,30 @@ def test_a_source_that_loses_events_fails(failing, mistake, test, message):
     names, shown = failing(sources(mistake))
     assert names == {test}
     assert message in shown
+
+
+@pytest.mark.parametrize(
+    ("mistake", "contract", "test"),
+    [
+        (ENDS_AT_A_LATER_HEAD, "EventSourceContract", "test_a_reader_misses_nothing_while_events_are_added"),
+        (
+            GIVES_POSITIONS_BEFORE_ITS_COMMIT,
+            "EventStoreContract",
+            "test_a_reader_misses_nothing_while_several_writers_append",
+        ),
+    ],
+    ids=["ends-at-a-later-head", "gives-positions-before-its-commit"],
+)
+def test_a_source_in_which_readers_miss_what_others_append_fails(failing, mistake, contract, test):
+    names, shown = failing(sources(mistake, contract), only=f"empty_log or {test}")
+    assert names == {test}
+    assert "events were added at or before the end of a slice that had been read without them" in shown
+
+
+def test_a_source_whose_slices_end_after_the_newest_event_fails_and_does_not_hang(failing):
+    names, shown = failing(sources(ENDS_AFTER_THE_LOG))
+    assert "test_events_that_are_not_selected_are_passed_over" in names
+    assert "read(4, 2) ends at 6, but the newest event is 5" in shown
 
 
 def test_a_tracker_that_keeps_one_fingerprint_for_all_partitions_of_a_group_fails(failing):
