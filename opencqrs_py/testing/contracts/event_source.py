@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -17,8 +17,8 @@ import pytest
 
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.processing.finding import FoundEvent, find_event
-from opencqrs_py.processing.ports import EventSource
-from opencqrs_py.testing.contracts.calls import begun
+from opencqrs_py.processing.ports import EventSource, Watch
+from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.log_identity import Append, LogIdentityContract
 
 SECONDS = 30  # longest wait for another thread
@@ -125,6 +125,16 @@ def identities(source: EventSource, selection: Selection = ALL, limit: int = 1_0
 def numbers(source: EventSource, selection: Selection = ALL, limit: int = 1_000) -> list[int]:
     """Return the numbers in the data of all selected events, in the order in which they are read."""
     return [event.data["n"] for part in followed(source, limit, selection) for event in part.events]
+
+
+def ended(waiting: Future[int]) -> int:
+    """Return the result of a wait of a watch; fail if it does not end."""
+    return returned(waiting, SECONDS, "a watch still waits although its time is over, it was woken, or events came")
+
+
+def waited(watch: Watch, after: int, seconds: float) -> int:
+    """Return the result of a wait; fail if it does not end."""
+    return ended(begun(watch.wait, after, seconds))
 
 
 def append_each(append: Append, first: int, reads: Semaphore) -> None:
@@ -462,64 +472,64 @@ class EventSourceContract(LogIdentityContract):
     def test_a_watch_returns_the_head_of_a_log_with_events(self, source: EventSource, append: Append) -> None:
         append([event(1), event(2)])
         with source.watched() as watch:
-            assert watch.wait(0, SECONDS) == source.head()
+            assert waited(watch, 0, SECONDS) == source.head()
 
     def test_a_watch_that_times_out_returns_the_unchanged_head(self, source: EventSource, append: Append) -> None:
         with source.watched() as watch:
-            assert watch.wait(0, 0.01) == 0
+            assert waited(watch, 0, 0.01) == 0
             append([event(1)])
-            head = watch.wait(0, SECONDS)
-            assert watch.wait(head, 0) == head
-            assert watch.wait(head, 0.01) == head
-            assert watch.wait(head + 100, 0.01) == head
+            head = waited(watch, 0, SECONDS)
+            assert waited(watch, head, 0) == head
+            assert waited(watch, head, 0.01) == head
+            assert waited(watch, head + 100, 0.01) == head
 
     def test_a_watch_notices_events_added_while_it_waits(self, source: EventSource, append: Append) -> None:
-        with ThreadPoolExecutor(1) as threads, source.watched() as watch:
+        with source.watched() as watch:
             for number in range(3):
-                before = watch.wait(0, 0)
-                waiting = threads.submit(watch.wait, before, SECONDS)
+                before = waited(watch, 0, 0)
+                waiting = begun(watch.wait, before, SECONDS)
                 append([event(number)])
-                assert waiting.result(SECONDS) == source.head() > before
+                assert ended(waiting) == source.head() > before
 
     def test_waking_a_wait_returns_the_head_early_and_the_next_wait_waits(
         self, source: EventSource, append: Append
     ) -> None:
-        with ThreadPoolExecutor(1) as threads, source.watched() as watch:
-            waiting = threads.submit(watch.wait, 0, LONG)
+        with source.watched() as watch:
+            waiting = begun(watch.wait, 0, LONG)
             watch.wake()
-            assert waiting.result(SECONDS) == 0
-            assert watch.wait(0, 0.01) == 0
-            waiting = threads.submit(watch.wait, 0, SECONDS)
+            assert ended(waiting) == 0
+            assert waited(watch, 0, 0.01) == 0
+            waiting = begun(watch.wait, 0, SECONDS)
             append([event(1)])
-            assert waiting.result(SECONDS) == source.head() > 0
+            assert ended(waiting) == source.head() > 0
 
     def test_a_wait_woken_before_it_begins_returns_at_once(self, source: EventSource) -> None:
-        with ThreadPoolExecutor(1) as threads, source.watched() as watch:
-            watch.wait(0, 0)
+        with source.watched() as watch:
+            waited(watch, 0, 0)
             for _ in range(3_000):
                 watch.wake()
-            assert threads.submit(watch.wait, 0, LONG).result(SECONDS) == 0
+            assert ended(begun(watch.wait, 0, LONG)) == 0
 
     def test_a_watch_misses_nothing_between_two_waits(self, source: EventSource, append: Append) -> None:
         with source.watched() as watch:
-            head = watch.wait(0, 0)
+            head = waited(watch, 0, 0)
             for number in range(5):
                 append([event(number)])
                 if number % 2:
                     source.read(0, 10, ALL)
-                assert watch.wait(head, SECONDS) == source.head() > head
+                assert waited(watch, head, SECONDS) == source.head() > head
                 head = source.head()
 
     def test_several_watches_notice_the_same_event(self, source: EventSource, append: Append) -> None:
         with source.watched() as one, source.watched() as other:
             append([event(1)])
-            assert one.wait(0, SECONDS) == other.wait(0, SECONDS) == source.head()
+            assert waited(one, 0, SECONDS) == waited(other, 0, SECONDS) == source.head()
 
     def test_a_watch_can_be_opened_again_and_again(self, source: EventSource, append: Append) -> None:
         append([event(1)])
         for _ in range(20):
             with source.watched() as watch:
-                assert watch.wait(0, SECONDS) == source.head()
+                assert waited(watch, 0, SECONDS) == source.head()
 
     @pytest.mark.parametrize("error", [ValueError("mine"), KeyError("mine"), OSError("mine"), KeyboardInterrupt()])
     def test_other_errors_are_not_outages(self, source: EventSource, error: BaseException) -> None:

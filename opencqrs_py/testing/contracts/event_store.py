@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import ClassVar
 
@@ -20,8 +19,11 @@ from opencqrs_py.model.appending import (
     SubjectIsPristine,
 )
 from opencqrs_py.processing.ports import EventSource, EventStore, gives_ids
+from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.event_source import (
     ALL,
+    LONG,
+    SECONDS,
     EventSourceContract,
     check_that_nothing_is_missed,
     comparable,
@@ -31,6 +33,8 @@ from opencqrs_py.testing.contracts.event_source import (
     numbers,
 )
 from opencqrs_py.testing.contracts.log_identity import Append
+
+STILL_LOCKED = "append still waits although every earlier one has ended or failed"
 
 
 class EventStoreContract(EventSourceContract):
@@ -82,7 +86,7 @@ class EventStoreContract(EventSourceContract):
         with pytest.raises(ValueError, match="line 3 is bad"):
             append(breaking_off())
         assert numbers(source) == [1]
-        append([event(2)])
+        returned(begun(append, [event(2)]), SECONDS, STILL_LOCKED)
         assert numbers(source) == [1, 2]
 
     def test_adding_nothing_changes_nothing(self, source: EventSource, append: Append) -> None:
@@ -178,6 +182,7 @@ class EventStoreContract(EventSourceContract):
         ]
         with pytest.raises(PreconditionFailedError, match="'/c'"):
             source.append([event(2)], wanted)
+        returned(begun(source.append, [event(2)]), SECONDS, STILL_LOCKED)
 
     def test_a_precondition_is_checked_even_if_there_is_nothing_new(self, source: EventStore) -> None:
         source.append([event(1)])
@@ -201,7 +206,7 @@ class EventStoreContract(EventSourceContract):
                 won.append(number)
             return won
 
-        with ThreadPoolExecutor(writers) as threads:
-            won = [number for result in threads.map(begin, range(writers)) for number in result]
+        beginning = [begun(begin, writer) for writer in range(writers)]
+        won = [number for each in beginning for number in returned(each, LONG, STILL_LOCKED)]
         assert sorted(won) == list(range(rounds))
         assert len(numbers(source)) == rounds

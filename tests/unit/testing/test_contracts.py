@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 import pytest
 
 from opencqrs_py.testing import contracts
-from opencqrs_py.testing.contracts import job_owners, job_store, lock_registry, progress_abilities
+from opencqrs_py.testing.contracts import event_source, event_store, job_owners, job_store, lock_registry, progress_abilities
 
 pytest_plugins = ["pytester"]
 
@@ -154,10 +154,10 @@ class TestStore(EventSourceContract):
 
 SOURCES = """
 from contextlib import nullcontext
-from itertools import count, islice
-from threading import Event as Signal, Lock
+from threading import Lock
 import pytest
 from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.adapters.memory.watching import ConditionWatch
 from opencqrs_py.model.selection import Slice
 from opencqrs_py.testing.contracts import EventSourceContract, EventStoreContract
 
@@ -231,6 +231,24 @@ GIVES_POSITIONS_BEFORE_ITS_COMMIT = """
             return Slice(after, self._passed, found)
 """
 
+WAITS_LONGER_THAN_ASKED = """
+    def watched(self):
+        watch = Watch(self.head, self._changed)
+        return nullcontext(watch)
+
+class Watch(ConditionWatch):
+    def wait(self, after, seconds):
+        return super().wait(after, None)
+"""
+STAYS_LOCKED_AFTER_AN_ERROR = """
+    def append(self, *arguments, **options):
+        mutex = vars(self).setdefault("mutex", Lock())
+        mutex.acquire()
+        appended = super().append(*arguments, **options)
+        mutex.release()
+        return appended
+"""
+
 
 def sources(mistake: str, contract: str = "EventSourceContract") -> str:
     """Return the test of a source whose methods are given."""
@@ -286,6 +304,25 @@ def test_a_source_whose_slices_end_after_the_newest_event_fails_and_does_not_han
     names, shown = failing(sources(ENDS_AFTER_THE_LOG))
     assert "test_events_that_are_not_selected_are_passed_over" in names
     assert "read(4, 2) ends at 6, but the newest event is 5" in shown
+
+
+def test_a_watch_that_ignores_its_timeout_fails_and_does_not_hang(failing, monkeypatch):
+    monkeypatch.setattr(event_source, "SECONDS", 0.5)
+    names, shown = failing(sources(WAITS_LONGER_THAN_ASKED), only="watch")
+    assert "test_a_watch_that_times_out_returns_the_unchanged_head" in names
+    assert "a watch still waits although its time is over, it was woken, or events came (within 0.5 s)" in shown
+
+
+def test_a_store_that_stays_locked_after_an_append_that_failed_fails_and_does_not_hang(failing, monkeypatch):
+    for name in ("SECONDS", "LONG"):
+        monkeypatch.setattr(event_store, name, 0.5)
+    names, shown = failing(sources(STAYS_LOCKED_AFTER_AN_ERROR, "EventStoreContract"))
+    assert names == {
+        "test_an_append_that_fails_adds_nothing",
+        "test_of_concurrent_writers_that_begin_a_subject_one_wins",
+        "test_the_first_precondition_that_does_not_hold_is_named",
+    }
+    assert "append still waits although every earlier one has ended or failed (within 0.5 s)" in shown
 
 
 def test_a_tracker_that_keeps_one_fingerprint_for_all_partitions_of_a_group_fails(failing):
