@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Barrier, Thread
 from time import monotonic
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from opencqrs_py.testing.contracts.calls import settle
 SECONDS = 15.0  # longest wait for a call
 PROMPT = 1.0  # seconds: the quickest of several calls that must not wait takes less, also on a busy machine
 
-Obtain = Callable[[LockRegistry, str], Lock]
+Obtain = Callable[[LockRegistry, str], "_NodeLock"]
 
 NAME, OTHER = "[group=books, partition=0]", "[group=books, partition=1]"
 _LONG = "long" * 100
@@ -31,6 +32,14 @@ NAMES = [
     f"[group={_LONG}, partition=0]",
     f"[group={_LONG}, partition=1]",  # differs after more characters than columns and files usually have
 ]
+ROUNDS = 300  # of two callers of a lock
+ONE_HOLDER = "of two callers of acquire at the same time, exactly one must get True"
+
+
+def acquired_at_once(locks: list[_NodeLock]) -> list[bool]:
+    """Acquire locks of several nodes at the same moment, and return the results in ascending order."""
+    start = Barrier(len(locks))
+    return sorted([result() for result in [lock.begin_acquire(start) for lock in locks]])
 
 
 class LockRegistryContract:
@@ -155,10 +164,9 @@ class LockRegistryContract:
     def test_of_two_concurrent_callers_exactly_one_acquires_a_lock(
         self, registry: LockRegistry, another: LockRegistry, obtain: Obtain
     ) -> None:
-        for number in range(20):
+        for number in range(ROUNDS):
             locks = [obtain(each, f"[group=books, partition={number}]") for each in (registry, another)]
-            with ThreadPoolExecutor(2) as threads:
-                assert sorted(threads.map(lambda lock: lock.acquire(0.0), locks)) == [False, True]
+            assert acquired_at_once(locks) == [False, True], ONE_HOLDER
             for lock in locks:
                 lock.release()
 
@@ -170,6 +178,26 @@ class LockRegistryContract:
         assert mine.acquire(0.0)
         let_pass(1.0)
         assert theirs.acquire(0.0)
+
+    def test_an_expired_lock_is_not_renewed_even_if_it_is_free(
+        self, mine: Lock, theirs: Lock, let_pass: Callable[[float], None]
+    ) -> None:
+        assert mine.acquire(0.0)
+        let_pass(1.0)
+        assert mine.renew() is False, "renew() acquires a lock that had expired: another process may have held it"
+        assert theirs.acquire(0.0)
+
+    def test_of_two_concurrent_callers_exactly_one_acquires_an_expired_lock(
+        self, registry: LockRegistry, another: LockRegistry, obtain: Obtain, let_pass: Callable[[float], None]
+    ) -> None:
+        names = [f"[group=books, partition={number}]" for number in range(ROUNDS)]
+        pairs = [[obtain(each, name) for each in (registry, another)] for name in names]
+        for mine, _ in pairs:
+            assert mine.acquire(0.0)
+        let_pass(1.0)
+        for mine, theirs in pairs:
+            assert mine.renew() is False
+            assert acquired_at_once([mine, theirs]) == [False, True], ONE_HOLDER
 
     def test_a_renewed_lock_does_not_expire(self, mine: Lock, theirs: Lock, let_pass: Callable[[float], None]) -> None:
         assert mine.acquire(0.0)
@@ -207,23 +235,23 @@ class _Node:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of a function; fail if it does not return in time."""
         name = getattr(function, "__name__", "call")
-        return self._result(self._begin(function, *arguments), f"{name}({', '.join(map(repr, arguments))})")
+        return self.result(self.begin(function, *arguments), f"{name}({', '.join(map(repr, arguments))})")
 
     def end(self) -> None:
         """Release all locks. A call that waits is not awaited: it may wait for a lock of the other node."""
-        releases = [self._begin(lock.release) for lock in self._held]
+        releases = [self.begin(lock.release) for lock in self._held]
         self._calls.put(None)
         if not self._is_stuck:
             with ExitStack() as ending:  # each is awaited, also if another has failed
                 for release in releases:
-                    ending.callback(self._result, release, "release()")
+                    ending.callback(self.result, release, "release()")
 
-    def _begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         future = Future[Any]()
         self._calls.put((future, function, arguments))
         return future
 
-    def _result(self, future: Future[Any], shown: str) -> Any:
+    def result(self, future: Future[Any], shown: str) -> Any:
         if not wait([future], SECONDS).done:
             self._is_stuck = True
             pytest.fail(f"{shown} did not return within {SECONDS:g} s: a node calls all its locks from one thread")
@@ -244,6 +272,14 @@ class _NodeLock(Lock):
     @override
     def acquire(self, timeout: float) -> bool:
         return cast("bool", self._node.call(self._lock.acquire, timeout))
+
+    def begin_acquire(self, start: Barrier) -> Callable[[], bool]:
+        """Acquire the lock when the other node is ready, too; return a function that waits for the result."""
+        return partial(self._node.result, self._node.begin(self._acquire_with, start), "acquire(0.0)")
+
+    def _acquire_with(self, start: Barrier) -> bool:
+        start.wait(SECONDS)
+        return self._lock.acquire(0.0)
 
     @override
     def renew(self) -> bool:
