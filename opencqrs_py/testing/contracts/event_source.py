@@ -16,8 +16,11 @@ import orjson
 import pytest
 
 from opencqrs_py.model import Event, Selection, Slice
+from opencqrs_py.model.partition import residue_of
+from opencqrs_py.model.selection import Share
 from opencqrs_py.processing.finding import FoundEvent, find_event
-from opencqrs_py.processing.ports import EventSource, Watch
+from opencqrs_py.processing.ports import EventSource, SharingSource, Watch
+from opencqrs_py.processing.sequence_resolvers import cut_subject
 from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.log_identity import Append, LogIdentityContract
 
@@ -355,6 +358,22 @@ class EventSourceContract(LogIdentityContract):
 
     def test_a_reader_misses_nothing_while_events_are_added(self, source: EventSource, append: Append) -> None:
         check_that_nothing_is_missed(source, append, writers=1)
+
+    @pytest.mark.parametrize("level", [None, 1, 2])
+    def test_shares_make_up_the_log_if_the_source_filters_them(
+        self, source: EventSource, append: Append, level: int | None
+    ) -> None:
+        """Each share has the events whose sequence ids belong to its partitions."""
+        shares = [Share(3, frozenset(residues), level) for residues in ((0,), (1,), (2,), (0, 2))]
+        if not (isinstance(source, SharingSource) and all(map(source.selects, shares))):
+            pytest.skip("the source does not filter the events of partitions")
+        append(event(n, subject) for n, subject in enumerate(self.subjects))
+        ids = [subject if level is None else cut_subject(subject, level) for subject in self.subjects]
+        read = {share: numbers(source, Selection(share=share), limit=5) for share in shares}
+        assert read == {
+            share: [n for n, one in enumerate(ids) if residue_of(one, share.modulus) in share.residues]
+            for share in shares
+        }
 
     def test_a_range_reads_the_same_twice(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))

@@ -289,6 +289,15 @@ DROPS_THE_FIRST_OF_A_PAGE = """
         return Slice(part.after, part.upto, tuple(kept))
 """
 
+FILTERS_BY_ANOTHER_HASH = """
+    def selects(self, share):
+        return True
+
+    def read(self, after, limit, selection, upto=None):
+        part, share = super().read(after, limit, selection, upto), selection.share
+        fits = [share is None or len(event.subject) % share.modulus in share.residues for event in part.events]
+        return Slice(part.after, part.upto, [event for event, fit in zip(part.events, fits) if fit])
+"""
 ENDS_AT_A_LATER_HEAD = """
     def read(self, after, limit, selection, upto=None):
         part = super().read(after, limit, selection, upto)
@@ -401,6 +410,11 @@ def test_a_source_whose_slices_end_after_the_newest_event_fails_and_does_not_han
     names, shown = failing(sources(ENDS_AFTER_THE_LOG))
     assert "test_events_that_are_not_selected_are_passed_over" in names
     assert "read(4, 2) ends at 6, but the newest event is 5" in shown
+
+
+def test_a_source_that_filters_partitions_by_another_hash_fails(failing):
+    names, _ = failing(sources(FILTERS_BY_ANOTHER_HASH))
+    assert names == {"test_shares_make_up_the_log_if_the_source_filters_them"}
 
 
 def test_a_watch_that_ignores_its_timeout_fails_and_does_not_hang(failing, monkeypatch):
