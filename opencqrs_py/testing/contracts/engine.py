@@ -47,7 +47,7 @@ class EngineContract(EngineAssignmentContract):
         project.append(*given)
         engine, watching = project.started(project.run(partitions=partitions, batch_size=50))
         project.when_done(engine, watching)
-        engine.stop(SECONDS)
+        project.stop(engine)
         assert sorted(project.rows()) == list(range(500))
         for subject in set(given):
             assert project.rows(subject=subject) == numbers(given, subject)
@@ -73,7 +73,7 @@ class EngineContract(EngineAssignmentContract):
         orders = [partition for partition in engine.partitions() if partition.group == "orders"]
         (stuck,) = (partition for partition in engine.partitions() if partition.group == "stuck")
         watching.wait_for(lambda: all(p.done(20) for p in orders) and stuck.state is ProcessorState.FAILED)
-        engine.stop(SECONDS)
+        project.stop(engine)
         assert sorted(project.rows("orders")) == list(range(20))
         assert project.rows("stuck") == [0, 1, 2]
         states = {status.group: status.state for status in project.statuses()}
@@ -97,7 +97,7 @@ class EngineContract(EngineAssignmentContract):
         assert (status.position, status.state, status.attempt) == (1, ProcessorState.BACKING_OFF, 1)
         assert status.error.startswith("ValueError: not now")
         assert status.next_attempt_at is not None
-        engine.stop(SECONDS)  # does not wait for the hour to pass
+        project.stop(engine)  # does not wait for the hour to pass
         assert project.statuses()[0].state is ProcessorState.STOPPED
 
     def test_a_failing_event_is_retried_until_it_succeeds(self, project: EngineProject) -> None:
@@ -130,7 +130,7 @@ class EngineContract(EngineAssignmentContract):
         (partition,) = engine.partitions()
         stops = on_exhausted is OnExhausted.STOP
         watching.wait_for(lambda: partition.state is ProcessorState.FAILED if stops else partition.done(4))
-        engine.stop(SECONDS)
+        project.stop(engine)
         rows = {OnExhausted.SKIP: [0, 2, 3], OnExhausted.PARK: [0, 3], OnExhausted.STOP: [0]}
         assert project.rows() == rows[on_exhausted]
         assert project.statuses()[0].position == (1 if stops else 4)
@@ -149,7 +149,7 @@ class EngineContract(EngineAssignmentContract):
         engine, watching = project.started(replace(run, on_undecodable=on_undecodable))
         (partition,) = engine.partitions()
         watching.wait_for(lambda: partition.state is ProcessorState.FAILED or partition.done(4))
-        engine.stop(SECONDS)
+        project.stop(engine)
         rows = {OnExhausted.SKIP: [0, 2, 3], OnExhausted.PARK: [0, 3], OnExhausted.STOP: [0]}
         assert project.rows() == rows[on_undecodable]
         assert project.statuses()[0].position == (1 if stops else 4)
@@ -162,13 +162,13 @@ class EngineContract(EngineAssignmentContract):
         run = project.run()
         engine, watching = project.started(replace(run, initial=lambda: 2))
         project.when_done(engine, watching)
-        engine.stop(SECONDS)
+        project.stop(engine)
         assert sorted(project.rows()) == [2, 3]
         for initial in (0, 100):
             project.append(FIRST, SECOND)
             again, watching = project.started(replace(run, initial=partial(int, initial)), owner="next")
             project.when_done(again, watching)
-            again.stop(SECONDS)
+            project.stop(again)
             assert sorted(project.rows()) == list(range(2, project.store.count()))
 
     @pytest.mark.parametrize("at_once", [False, True])
@@ -196,7 +196,7 @@ class EngineContract(EngineAssignmentContract):
         assert project.waiting() == 7
         fixed.set()
         watching.wait_for(lambda: len(project.rows()) == 35)
-        engine.stop(SECONDS)
+        project.stop(engine)
         assert project.rows(subject="/s1") == [number for number in range(35) if number % 5 == 1]
         assert [status.parked for status in project.statuses()] == [(), ()]
 
@@ -223,7 +223,7 @@ class EngineContract(EngineAssignmentContract):
         fixed.set()
         watching.wait_for(lambda: len(project.rows()) == 35)
         watching.wait_for(lambda: not any(status.parked for status in project.statuses()))
-        engine.stop(SECONDS)
+        project.stop(engine)
         assert sorted(project.rows()) == list(range(35))
         if mode is BatchMode.FAIL_FIRST:
             assert project.rows(subject="/s1") == list(range(1, 35, 5))
@@ -247,7 +247,7 @@ class EngineContract(EngineAssignmentContract):
         watching.wait_for(lambda: len(tried) > 2)
         fixed.set()
         watching.wait_for(lambda: len(project.rows()) == 2)
-        engine.stop(SECONDS)
+        project.stop(engine)
         said = [record.getMessage() for record in caplog.records if "failures count from" in record.getMessage()]
         assert len(said) == 1
         assert "failed (ValueError: too early)" in said[0]
@@ -266,7 +266,7 @@ class EngineContract(EngineAssignmentContract):
         watching.wait_for(lambda: project.waiting() == 3)
         fixed.set()
         watching.wait_for(lambda: len(project.rows()) == 6)
-        engine.stop(SECONDS)
+        project.stop(engine)
         assert (project.rows(subject=FIRST), project.rows(subject=SECOND)) == ([4, 2, 0], [5, 3, 1])
 
     def test_after_a_reset_events_are_handled_again_and_the_end_is_reported_once(self, project: EngineProject) -> None:
@@ -285,14 +285,14 @@ class EngineContract(EngineAssignmentContract):
         run = project.run(partitions=3, batch_size=7, at_replay_end=end)
         engine, watching = project.started(run)
         project.when_done(engine, watching)
-        engine.stop(SECONDS)
+        project.stop(engine)
         project.append(*given[:20])
         reset = Reset("orders", 10, {"why": "a new column"}, "a test", "2026-01-01T00:00:00+00:00")
         with project.tracker.resetting(reset, run.partitions) as opened:
             opened.unit.connection.exec_driver_sql("DELETE FROM handled WHERE event_id >= 10")
         again, watching = project.started(run, owner="next")
         project.when_done(again, watching)
-        again.stop(SECONDS)
+        project.stop(again)
         rows = project.rows()
         assert sorted(rows) == [-1, *range(60)]
         assert finished == [reset]
@@ -312,13 +312,13 @@ class EngineContract(EngineAssignmentContract):
         run = project.run(partitions=1, at_replay_end=end)
         engine, watching = project.started(run)
         project.when_done(engine, watching)
-        engine.stop(SECONDS)
+        project.stop(engine)
         with project.tracker.resetting(Reset("orders", 0), run.partitions):
             pass
         again, watching = project.started(run, owner="next")
         watching.wait_for(lambda: project.states() == [ProcessorState.FAILED])
         assert "no printer" in project.statuses()[0].error
-        again.stop(SECONDS)
+        project.stop(again)
         fails.clear()
         last, watching = project.started(run, owner="last")
         project.when_done(last, watching)

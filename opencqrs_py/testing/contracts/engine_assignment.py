@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.group_records import GroupCode, RecordRule
 from opencqrs_py.processing.recovery import NoRetry
 from opencqrs_py.testing.clock import FakeClock
+from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.engine_project import (
     FIRST,
     SECOND,
@@ -81,16 +81,15 @@ class EngineAssignmentContract:
         gate = project.gate("7")
         run = project.run(schedule=SOON, batch_size=4)
         first, _ = project.started(run)
-        assert gate.reached.wait(SECONDS)
+        gate.wait()
         second, watching = project.engine(run, owner="heir")
-        with ThreadPoolExecutor(1) as threads:
-            taking = threads.submit(second.assign, run.group, run.partitions)
-            gate.opened.set()
-            taking.result(SECONDS)
+        taking = begun(second.assign, run.group, run.partitions)
+        gate.opened.set()
+        returned(taking, SECONDS, "assign does not return although the handler has")
         second.start()
         watching.wait_for(lambda: len(project.rows()) == 40)
-        first.stop(SECONDS)
-        second.stop(SECONDS)
+        project.stop(first)
+        project.stop(second)
         for subject in (FIRST, SECOND):
             assert project.rows(subject=subject) == [n for n in range(40) if (n % 2 == 0) is (subject == FIRST)]
         assert not any(status.parked for status in project.statuses())
@@ -99,11 +98,11 @@ class EngineAssignmentContract:
         project.append(FIRST)
         gate = project.gate("0")
         engine, _ = project.started(project.run(partitions=1))
-        assert gate.reached.wait(SECONDS)
+        gate.wait()
         gate.hold_during(lambda: engine.stop(0.01))
         assert project.rows() == []
         gate.opened.set()
-        engine.stop(SECONDS)
+        project.stop(engine)
         after, watching = project.started(project.run(partitions=1), owner="another")
         project.when_done(after, watching)
         assert project.rows() == [0]
@@ -112,14 +111,14 @@ class EngineAssignmentContract:
         project.append(*[FIRST] * 20)
         gate = project.gate("0")
         engine, watching = project.started(project.run(partitions=1, batch_size=1))
-        assert gate.reached.wait(SECONDS)
+        gate.wait()
         if not isinstance(engine, BeginsStop):
             pytest.skip("the engine can only be stopped and waited for at the same time")
         engine.begin_stop()
         gate.opened.set()
         watching.wait_for(lambda: rests(engine) or len(project.rows()) == 20)
         assert project.rows() == [0]
-        engine.stop(SECONDS)
+        project.stop(engine)
         after, watching = project.started(project.run(partitions=1), owner="another")
         project.when_done(after, watching)
         assert project.rows() == list(range(20))
@@ -134,7 +133,7 @@ class EngineAssignmentContract:
         engine.assign("orders", layout(1))
         engine.start()
         watching.wait_for(lambda: watching.steps)
-        engine.stop(SECONDS)
+        project.stop(engine)
         with pytest.raises(LookupError, match="an observer's error"):
             engine.check()
         assert project.rows() == [0]
@@ -151,19 +150,18 @@ class EngineAssignmentContract:
         failures = [partition.failure for partition in old.partitions()]
         assert {failure.origin for failure in failures if failure} == {Origin.FENCED}
         assert [partition.handled for partition in old.partitions()] == [1, 1]
-        old.stop(SECONDS)  # its last report does not overwrite the state of the new one
+        project.stop(old)  # its last report does not overwrite the state of the new one
         new_watching.wait_for(lambda: {status.state for status in project.statuses()} == {ProcessorState.RUNNING})
 
     def test_a_takeover_in_mid_chunk_waits_for_the_chunk_and_loses_nothing(self, project: EngineProject) -> None:
         project.append(*[FIRST] * 6)
         gate = project.gate("2")
         old, old_watching = project.started(project.run(partitions=1, batch_size=3))
-        assert gate.reached.wait(SECONDS)
+        gate.wait()
         del project.before["2"]
-        with ThreadPoolExecutor(1) as threads:
-            starting = threads.submit(project.started, project.run(partitions=1, batch_size=3), owner="another")
-            gate.opened.set()
-            new, new_watching = starting.result(SECONDS)
+        starting = begun(partial(project.started, project.run(partitions=1, batch_size=3), owner="another"))
+        gate.opened.set()
+        new, new_watching = returned(starting, SECONDS, "assign or start does not return although the handler has")
         project.when_done(new, new_watching)
         project.append(FIRST)
         project.when_done(new, new_watching)
@@ -184,7 +182,7 @@ class EngineAssignmentContract:
         project.append(FIRST)
         engine, _ = project.engine(project.run(partitions=1))
         engine.assign("orders", layout(1))
-        engine.stop(SECONDS)
+        project.stop(engine)
         assert project.rows() == []
         assert [status.state for status in project.statuses()] == [ProcessorState.STOPPED]
 
@@ -227,7 +225,7 @@ class EngineAssignmentContract:
         assert listed(engine) == [first, third]
         engine.assign("orders", [second])
         assert listed(engine) == [first, second, third]
-        engine.stop(SECONDS)
+        project.stop(engine)
         assert listed(engine) == []
 
     def test_a_partition_taken_over_by_another_engine_is_no_longer_listed(self, project: EngineProject) -> None:
@@ -267,11 +265,10 @@ class EngineAssignmentContract:
         project.append(*[FIRST] * 4)
         gate = project.gate("1")
         old, _ = project.started(project.run(partitions=1, batch_size=2))
-        assert gate.reached.wait(SECONDS)
-        with ThreadPoolExecutor(1) as threads:
-            releasing = threads.submit(old.release, "orders", layout(1), SECONDS)
-            gate.opened.set()
-            releasing.result(SECONDS)
+        gate.wait()
+        releasing = begun(old.release, "orders", layout(1), SECONDS)
+        gate.opened.set()
+        returned(releasing, SECONDS, "release does not return although the handler has")
         handled_here = project.rows()
         assert handled_here in ([0, 1], [0, 1, 2, 3])
         new, watching = project.started(project.run(partitions=1), owner="another")
@@ -284,11 +281,11 @@ class EngineAssignmentContract:
         gate = project.gate("0")
         run = project.run()
         engine, watching = project.started(run)
-        assert gate.reached.wait(SECONDS)
+        gate.wait()
         gate.hold_during(lambda: engine.release("orders", run.partitions[:1], 0.01))
         gate.opened.set()
         watching.wait_for(lambda: project.rows(subject=SECOND) == [1, 2])
-        engine.stop(SECONDS)
+        project.stop(engine)
         after, watching = project.started(project.run(), owner="another")
         project.when_done(after, watching)
         assert sorted(project.rows()) == [0, 1, 2]
@@ -363,7 +360,7 @@ class EngineAssignmentContract:
     def test_a_stopped_engine_takes_no_partition_from_its_next_owner(self, project: EngineProject) -> None:
         project.append(FIRST)
         old, _ = project.started(project.run(partitions=1))
-        old.stop(SECONDS)
+        project.stop(old)
         new, watching = project.started(project.run(partitions=1), owner="another")
         old.assign("orders", layout(1))
         project.append(FIRST)
@@ -378,7 +375,7 @@ class EngineAssignmentContract:
         new, _ = project.started(project.run(partitions=1), owner="another")
         project.append(FIRST)
         old_watching.wait_for(lambda: over(old))
-        new.stop(SECONDS)
+        project.stop(new)
         old.assign("orders", layout(1))
         project.append(FIRST)
         project.when_done(old, old_watching)

@@ -9,6 +9,8 @@ from threading import Condition
 from threading import Event as Signal
 from typing import TypeAlias
 
+import pytest
+
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, PartitionStatus, ProcessorState, layout
@@ -33,7 +35,7 @@ from opencqrs_py.testing.contracts.calls import begun, returned
 MakeEngine: TypeAlias = Callable[[Sequence[GroupRun], str, Observer, Clock], Engine]
 """What packages register as an engine: a class or a function."""
 
-SECONDS = 300
+SECONDS = 120
 """Longest wait for an engine."""
 SOON = ScheduleRule(FixedDelay(0.01, 0.02), back_off=FixedBackOff(0.01))
 """Ticks come at once, and so do further attempts."""
@@ -79,8 +81,16 @@ class WatchingObserver(Observer):
         until = time.monotonic() + SECONDS
         with self._changed:
             while not condition():
-                assert time.monotonic() < until
+                if time.monotonic() > until:
+                    pytest.fail(
+                        f"the engine has not done what the test waits for (within {SECONDS} s); "
+                        f"it has reported {self._reported()}"
+                    )
                 self._changed.wait(_LOOK_SECONDS)
+
+    def _reported(self) -> str:
+        last = f", the last one {self.steps[-1]}" if self.steps else ""
+        return f"{len(self.steps)} steps{last}, and as notices {self.notices[-3:]}"
 
     def notify(self) -> None:
         """End a wait whose condition has become true."""
@@ -99,6 +109,11 @@ class Gate:
         self.reached = Signal()
         self.opened = Signal()
         self._killed = False
+
+    def wait(self) -> None:
+        """Wait until the handler is held."""
+        if not self.reached.wait(SECONDS):
+            pytest.fail(f"the engine has not called the handler of an event that it has to handle (within {SECONDS} s)")
 
     def __call__(self, _context: ProcessingContext) -> None:
         """Hold the handler."""
@@ -136,14 +151,27 @@ class EngineProject:
         self.engines: list[tuple[Engine, WatchingObserver]] = []
         self.before: dict[str, Callable[[ProcessingContext], None]] = {}
         self._make = make
+        self._is_stuck = False
         with self.database.writing() as connection:
             connection.exec_driver_sql(_TABLE)
 
     def close(self) -> None:
         """Stop the engines, and close the database."""
-        for engine, _ in self.engines:
-            engine.stop(SECONDS)
-        self.database.close()
+        try:
+            for engine, _ in self.engines:
+                self.stop(engine)
+        finally:
+            self.database.close()
+
+    def stop(self, engine: Engine) -> None:
+        """Stop an engine; fail if that does not return; after that, leave all engines."""
+        if self._is_stuck:
+            return
+        stopping = begun(engine.stop, SECONDS)
+        try:
+            returned(stopping, SECONDS + HELD_SECONDS, "the engine's stop does not return")
+        finally:
+            self._is_stuck = not stopping.done()
 
     def append(self, *subjects: str) -> None:
         """Add events, whose ids count from 0."""

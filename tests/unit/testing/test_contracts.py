@@ -7,7 +7,16 @@ from pkgutil import iter_modules
 import pytest
 
 from opencqrs_py.testing import contracts
-from opencqrs_py.testing.contracts import event_source, event_store, job_owners, job_store, lock_registry, progress_abilities
+from opencqrs_py.testing.contracts import (
+    engine_assignment,
+    engine_project,
+    event_source,
+    event_store,
+    job_owners,
+    job_store,
+    lock_registry,
+    progress_abilities,
+)
 
 pytest_plugins = ["pytester"]
 
@@ -704,6 +713,52 @@ def test_a_tracker_whose_resets_do_not_ask_for_what_was_never_handled_fails(fail
     source = TRACKERS.replace("ProgressTrackerContract", "ResettableTrackerContract")
     names, _ = failing(source.replace("{mistake}", NOTHING_NEW))
     assert names == {"test_events_that_a_partition_never_handled_before_others_that_it_did_are_read_as_new"}
+
+
+ENGINES = """
+from threading import Event as Signal
+import pytest
+from opencqrs_py.engines.thread import ThreadEngine
+from opencqrs_py.testing.contracts import EngineContract
+
+class Engine(ThreadEngine):
+    {mistake}
+
+class TestEngine(EngineContract):
+    @pytest.fixture
+    def make_engine(self):
+        return Engine
+"""
+NEVER_STOPS = """
+    def stop(self, patience):
+        super().stop(patience)
+        Signal().wait()
+"""
+NEVER_STARTS = """
+    def start(self):
+        pass
+"""
+FIRST_EVENTS = "test_preparation_runs_before_the_first_event"
+WAITED = "the engine has not done what the test waits for (within 0.5 s); it has reported 0 steps, and as notices []"
+HELD = "test_a_stop_waits_no_longer_than_its_timeout"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "test", "message"),
+    [
+        pytest.param(NEVER_STOPS, HELD, "the engine's stop does not return (within 1 s)", id="never-stops"),
+        pytest.param(NEVER_STARTS, FIRST_EVENTS, WAITED, id="never-starts"),
+        pytest.param(NEVER_STARTS, HELD, "the engine has not called the handler of an event", id="calls-no-handler"),
+    ],
+)
+def test_an_engine_that_does_nothing_or_never_stops_fails_and_does_not_hang(
+    failing, monkeypatch, mistake, test, message
+):
+    for module, name in ((engine_project, "SECONDS"), (engine_project, "HELD_SECONDS"), (engine_assignment, "SECONDS")):
+        monkeypatch.setattr(module, name, 0.5)
+    names, shown = failing(ENGINES.replace("{mistake}", mistake), only=test)
+    assert names == {test}
+    assert message in shown
 
 
 JOB_STORES = """
