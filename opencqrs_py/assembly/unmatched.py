@@ -51,7 +51,7 @@ class UnmatchedGroups(Observer):
     @override
     def claimed(self, group: str, partition: Partition, position: int) -> None:
         if (watched := self._groups.get(group)) is not None:
-            watched.begun.setdefault(partition, position)
+            watched.begun[partition] = max(position, watched.begun.get(partition, 0))
 
     @override
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
@@ -84,7 +84,7 @@ class _Group:
     """A group that has not caught up yet.
 
     Attributes:
-        begun: Where its partitions in this process have begun.
+        begun: Where its partitions in this process have begun; after a second claim, where that begins.
         matched: Whether it has handled something.
 
     Args:
@@ -125,6 +125,8 @@ class _Group:
             return
         chosen = processing.selection
         seen = self._types(Selection(chosen.subject, chosen.recursive))
+        if any(map(processing.wants, seen)):  # the store has not returned it to the group
+            return
         if seen:
             none = "has handled nothing: the log has no event of the types that its handlers want"
             self._say(f"{none}: {_beside(wanted, seen)}", _FIX)
