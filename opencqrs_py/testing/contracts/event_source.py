@@ -30,7 +30,7 @@ LONG = 2 * SECONDS  # a wait that no test waits out
 ALL = Selection()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
-RARE = (0, 11_999)  # numbers of the only events of a long log that are selected
+RARE = (0, 2_999)  # numbers of the only events of a long log that are selected
 MANY = 650  # events that are read in pages
 EACH = 120  # events that a writer appends while others read
 LIMITS = (50, 64, 99, 100, 256, 500, MANY - 1, MANY, MANY + 1)
