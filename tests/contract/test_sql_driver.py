@@ -110,15 +110,12 @@ OURS = [f"opencqrs_progress_{name}" for name in ("advance", "advance_towards", "
 
 
 @POSTGRESQL
-@pytest.mark.parametrize(("threshold", "prepared"), [(5, OURS), (None, [])])
+@pytest.mark.parametrize(("threshold", "prepared"), [("5", OURS), ("none", [])])
 def test_nothing_is_prepared_if_a_pooler_forbids_it(
-    database: Database, threshold: int | None, prepared: list[str]
+    database: Database, url: str, threshold: str, prepared: list[str]
 ) -> None:
-    @event.listens_for(database.engine, "connect")
-    def _connect(connection: Any, _record: Any) -> None:
-        connection.prepare_threshold = threshold
-
-    tracker = SqlProgressTracker(database)
+    pooled = Database(f"{url}&prepare_threshold={threshold}")
+    tracker = SqlProgressTracker(pooled)
     cursor = claimed(tracker)
     for position in (1, 2):
         with tracker.unit("group", cursor, position) as unit:
@@ -126,6 +123,28 @@ def test_nothing_is_prepared_if_a_pooler_forbids_it(
         cursor = cursor.moved_to(position, stored=True)
     ours = [re.sub(r"(?<=^opencqrs_progress_)\w{8}_", "", name) for name in names if not name.startswith("_pg3_")]
     assert ours == prepared
+    if threshold == "none":
+        assert names == []
+    pooled.close()
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("statement", ["EXECUTE one", "PREPARE one AS SELECT 1; PREPARE one AS SELECT 1"])
+def test_an_error_of_a_statement_prepared_in_another_session_is_explained(database: Database, statement: str) -> None:
+    with pytest.raises(EventStoreError, match="OCQ-304") as caught, database.briefly(1) as connection:
+        connection.exec_driver_sql(statement)
+    assert "?prepare_threshold=none" in caught.value.fix
+    assert not database.is_outage(caught.value)
+
+
+@POSTGRESQL
+def test_such_an_error_in_the_first_statement_of_a_connection_is_explained(url: str) -> None:
+    database = Database(url)
+    event.listen(database.engine, "connect", lambda connection, _record: connection.execute("EXECUTE one"))
+    with pytest.raises(EventStoreError, match="OCQ-304") as caught, database.reading():
+        pass
+    assert "?prepare_threshold=none" in caught.value.fix
+    database.close()
 
 
 def read_apart(database: Database, statement: str, value: int) -> str:

@@ -30,6 +30,7 @@ from opencqrs_py.adapters.sql.dialects.faults import (
     ANOTHER_SERVER,
     FREE_SPACE,
     GRANT,
+    NO_PREPARING,
     REPAIR,
     RESTORE,
     UNKNOWN_NAMES,
@@ -555,7 +556,12 @@ class Database(Inherited):
         what = f"the database cannot be used ({reason})"
         if fault in UNKNOWN_NAMES:
             raise TableMissingError("OCQ-304", what, self.label, RESTORE) from None
-        fixes = {Fault.DAMAGED: REPAIR, Fault.DENIED: GRANT, Fault.READ_ONLY: self.dialect.fix_read_only}
+        fixes = {
+            Fault.DAMAGED: REPAIR,
+            Fault.DENIED: GRANT,
+            Fault.READ_ONLY: self.dialect.fix_read_only,
+            Fault.UNPREPARED: NO_PREPARING,
+        }
         if fault is not None and fault in fixes:
             raise EventStoreError("OCQ-304", what, self.label, fixes[fault]) from None
 
@@ -580,7 +586,12 @@ class Database(Inherited):
     def _unreachable(self, error: DBAPIError) -> EventStoreError:
         """Return why no connection can be opened, or no transaction begun."""
         reason, fault = reason_of(error), self.dialect.fault_of(error)
-        fixes = {Fault.DAMAGED: REPAIR, Fault.FULL: FREE_SPACE, Fault.ANOTHER_KIND: ANOTHER_SERVER}
+        fixes = {
+            Fault.DAMAGED: REPAIR,
+            Fault.FULL: FREE_SPACE,
+            Fault.ANOTHER_KIND: ANOTHER_SERVER,
+            Fault.UNPREPARED: NO_PREPARING,
+        }
         fix = None if fault is None else fixes.get(fault)
         if not self.is_outage(error):
             what = f"the database cannot be used ({reason})"

@@ -48,6 +48,22 @@ def test_postgresql_uses_psycopg() -> None:
     assert Database("postgresql://host/db").engine.dialect.driver == "psycopg"
 
 
+@pytest.mark.parametrize("parameters", ["", "&service=main"])
+@pytest.mark.parametrize(("given", "taken"), [("none", None), ("None", None), ("NONE", None), ("0", 0), ("12", 12)])
+def test_the_prepare_threshold_of_a_url_is_converted_for_psycopg(
+    given: str, taken: int | None, parameters: str
+) -> None:
+    database = Database(f"postgresql://host/db?prepare_threshold={given}{parameters}")
+    assert database.dialect.connect_args(database.url)["prepare_threshold"] == taken
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "1.5", "²", "1&prepare_threshold=none"])
+def test_a_prepare_threshold_that_psycopg_cannot_take_is_refused(given: str) -> None:
+    with pytest.raises(EventStoreError, match=r"OCQ-304.*prepare_threshold must be none or a whole number") as caught:
+        _ = Database(f"postgresql://host/db?prepare_threshold={given}").engine
+    assert caught.value.fix.startswith("fix what follows ? in the URL")
+
+
 @pytest.mark.parametrize("url", ["", "nonsense", "me:secret@host/db", "postgresql://me:sec@ret:x@host/db"])
 def test_an_invalid_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(EventStoreError) as caught:

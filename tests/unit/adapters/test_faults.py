@@ -49,6 +49,8 @@ FAULTS = [
     (PostgresqlDialect, of_postgresql("55P03"), Fault.LOCK_TIMEOUT),
     (PostgresqlDialect, of_postgresql("57014"), Fault.CANCELLED),
     (PostgresqlDialect, of_postgresql("40P01"), Fault.DEADLOCK),
+    (PostgresqlDialect, of_postgresql("42P05"), Fault.UNPREPARED),
+    (PostgresqlDialect, of_postgresql("26000"), Fault.UNPREPARED),
     (
         PostgresqlDialect,
         psycopg.OperationalError("received invalid response to SSL negotiation: J"),

@@ -15,6 +15,10 @@ REPAIR = f"it must be an undamaged SQLite file: restore it from a backup, or fix
 FREE_SPACE = "free space on its disk, and try again"
 WRITABLE = f"name a server, and a user, whose transactions may write in {URL_SETTINGS}: a replica may not"
 ANOTHER_SERVER = f"another kind of server answers there: fix scheme, host or port in {URL_SETTINGS}"
+NO_PREPARING = (
+    f"behind a pooler in transaction mode, add ?prepare_threshold=none to {URL_SETTINGS}, "
+    "or switch the pooler to session mode"
+)
 GRANT = f"have an administrator grant the privilege, or name another user in {URL_SETTINGS}"
 
 
@@ -31,6 +35,7 @@ class Fault(Enum):
     LOCK_TIMEOUT = auto()  # a wait for a lock timed out
     CANCELLED = auto()  # the server has ended a statement because it took too long, or a person cancelled it
     DEADLOCK = auto()  # the database has ended a transaction because of a deadlock
+    UNPREPARED = auto()  # the connection's prepared statements are another session's, as behind a pooler
     ANOTHER_KIND = auto()  # the answering server is a different kind of database
 
 

@@ -51,6 +51,7 @@ _REFUSES = re.compile(
     r"authentication failed for user|no password supplied|pg_hba\.conf|is not permitted to log in|"
     r"permission denied for database|(?:role|database) \".*\" does not exist"
 )
+_THRESHOLD = "prepare_threshold"  # psycopg's: after how many uses a statement is prepared, None for never
 _NO_SAVEPOINT = ("3B001", "25P01")  # the savepoint does not exist, or there is no transaction
 _IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
 
@@ -184,6 +185,8 @@ class PostgresqlDialect(Dialect):
         _LOCK_NOT_AVAILABLE: Fault.LOCK_TIMEOUT,
         "57014": Fault.CANCELLED,
         "40P01": Fault.DEADLOCK,
+        "42P05": Fault.UNPREPARED,  # a statement of this name exists already
+        "26000": Fault.UNPREPARED,  # there is none
     }
     fault_texts = (("received invalid response to SSL negotiation", Fault.ANOTHER_KIND),)
 
@@ -191,13 +194,16 @@ class PostgresqlDialect(Dialect):
     def connect_args(self, url: URL) -> dict[str, Any]:
         """Return missing settings: a timeout for a server that accepts a connection but sends nothing, and UTF-8.
 
+        ``prepare_threshold``, a setting of the driver itself, is converted for it: a URL has only texts.
+
         By default the driver uses the database's encoding: it raises an error of Python for a character that LATIN1
         lacks, and makes bytes of all texts of SQL_ASCII.
         """
         ours = {"connect_timeout": self.connect_seconds, "client_encoding": "utf8"}
         unset = {"connect_timeout": "PGCONNECT_TIMEOUT", "client_encoding": "PGCLIENTENCODING"}.items()
         free = [name for name, variable in unset if name not in url.query and variable not in os.environ]
-        return {} if "service" in url.query else {name: ours[name] for name in free}
+        converted = {_THRESHOLD: _threshold(url.query[_THRESHOLD])} if _THRESHOLD in url.query else {}
+        return converted if "service" in url.query else converted | {name: ours[name] for name in free}
 
     @override
     def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
@@ -670,6 +676,16 @@ def _json_of(column: ColumnValues) -> str:
 def _is_outdated(error: BaseException | None) -> bool:
     """Return whether the driver had prepared a statement whose table has other columns now; it prepares it again."""
     return getattr(getattr(error, "diag", None), "source_function", None) == "RevalidateCachedQuery"
+
+
+def _threshold(given: str | tuple[str, ...]) -> int | None:
+    """Return how psycopg takes its setting ``prepare_threshold`` of a URL."""
+    if isinstance(given, str) and given.lower() == "none":
+        return None
+    if isinstance(given, str) and given.isdecimal():
+        return int(given)
+    msg = f"{_THRESHOLD} must be none or a whole number, not {given!r}"
+    raise ValueError(msg)
 
 
 def _begins_as_usual(driver: Any) -> bool:
