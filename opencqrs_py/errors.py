@@ -335,6 +335,10 @@ class AssemblyError(ExplainedError):
     """The parts of an application do not fit together (OCQ-5xx)."""
 
 
+class CodeChangedError(AssemblyError):
+    """A process has loaded other code of the project than the run that it works for (OCQ-545)."""
+
+
 class WaitTimedOutError(ExplainedError):
     """A request was not carried out in time. It stays recorded."""
 

@@ -63,7 +63,8 @@ class Ending:
         permanent: Whether no further attempt helps.
         reason: Why it ended early, or was cancelled; empty if all is done.
         cancelled: Whether it was asked to end.
-        released: Whether it continues in another process, as this one ends.
+        released: Whether it continues in another process, as this one ends; in the result of a task on Spark, which has
+            loaded other code, together with the error.
     """
 
     position: RunPosition

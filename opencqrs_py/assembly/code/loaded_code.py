@@ -19,7 +19,7 @@ from typing import Any
 from opencqrs_py.assembly.blueprint import UserModules
 from opencqrs_py.assembly.code.fingerprint import OwnModules
 from opencqrs_py.assembly.code.normalised_source import imports_in, normalised, parsed
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import CodeChangedError
 
 _DIGITS = 16  # hexadecimal ones of a hash that are kept
 
@@ -41,7 +41,7 @@ class LoadedCode:
         """Compare the modules that this process has loaded, too. Runs once per worker and group, or job.
 
         Raises:
-            AssemblyError: OCQ-545, if one of them does something else here.
+            CodeChangedError: OCQ-545, if one of them does something else here.
         """
         others = [sys.modules[name] for name, digest in self.digests if _digest_of(name) not in ("", digest)]
         if not others:
@@ -49,8 +49,8 @@ class LoadedCode:
         files = [str(module.__file__) for module in others]
         names = ", ".join(Path(file).name for file in files)
         what = f"files of the project changed since the run started, and this worker has loaded the new ones: {names}"
-        fix = "start the run again; on a cluster, have the same version of the project on all executors"
-        raise AssemblyError("OCQ-545", what, ", ".join(files), fix)
+        fix = "restart the process; on a cluster, have the same version of the project on all executors"
+        raise CodeChangedError("OCQ-545", what, ", ".join(files), fix)
 
 
 NO_CODE = LoadedCode()

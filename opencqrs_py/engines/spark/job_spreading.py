@@ -5,6 +5,7 @@ Runs on the driver, on the thread of the run.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import uuid
@@ -36,7 +37,7 @@ from opencqrs_py.errors import EngineLostError
 from opencqrs_py.jobs.binding import GROUP_PREFIX, BoundJob
 from opencqrs_py.jobs.children import EndedError, fenced, page_of, with_part
 from opencqrs_py.jobs.desk import Ending
-from opencqrs_py.jobs.execution import JobExecution, Surroundings
+from opencqrs_py.jobs.execution import OUTAGE_BACK_OFF, JobExecution, Surroundings
 from opencqrs_py.jobs.items import IdPage
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus, distinct
 from opencqrs_py.model.job import JobId, RunSignals
@@ -52,6 +53,8 @@ EXECUTORS_SECONDS = 15.0  # for the first executor of a session that has just be
 REST_SECONDS = 1.0  # for the executors that start together with it
 _LOOK_SECONDS = 0.05  # between two checks whether the run is to end
 _END_SECONDS = 2.0  # for tasks to finish the current item when their process ends
+
+_log = logging.getLogger("opencqrs.jobs")
 
 Endings = list[Ending | None]  # of children; ``None`` for one that was taken from its task
 
@@ -213,6 +216,7 @@ class SparkExecution(JobExecution):
         self._spark = spark
         self._may_help = bool(run.position.failed)
         self._has_children = True  # perhaps, from an earlier attempt
+        self._waits = OUTAGE_BACK_OFF.waits()  # while workers load other code
 
     def _finish_children(self) -> None:
         """Do nothing: each page begins with the existing ones."""
@@ -269,6 +273,9 @@ class SparkExecution(JobExecution):
             if self._signals.cancelled:
                 raise EndedError(Ending(self._position))
             self._raise_failed(endings)
+            if said := next((ending.error for ending in endings if ending is not None and ending.released), ""):
+                self._await_restart(said)
+                continue
             lost = 1 if self._position != before else lost + 1
             if lost >= MOST_LOST or (isinstance(results, Failure) and results.permanent):
                 raise EndedError(Ending(self._position, error=_text_of(results, lost), permanent=True))
@@ -276,10 +283,17 @@ class SparkExecution(JobExecution):
             raise EndedError(Ending(self._position))
 
     def _raise_failed(self, endings: Sequence[Ending | None]) -> None:
-        failed = [ending for ending in endings if ending is not None and ending.error and not ending.position.done]
+        unfinished = [ending for ending in endings if ending is not None and not ending.position.done]
+        failed = [ending for ending in unfinished if ending.error and not ending.released]
         if failed:
             permanent = any(ending.permanent for ending in failed)
             raise EndedError(Ending(self._position, error=failed[0].error, permanent=permanent))
+
+    def _await_restart(self, said: str) -> None:
+        """Wait before the next try of a worker that has loaded other code; the end of this process ends the wait."""
+        wait = next(self._waits)
+        _log.warning("[job %s] %s; next try in %.1f s", self._run.job, said, wait)
+        self._around.pause(wait, self._signals)
 
     def _sent(self, children: Sequence[JobRun]) -> SentJob:
         left = self._until - self._around.clock.monotonic()

@@ -22,7 +22,7 @@ from opencqrs_py.engines.spark.tasks import (
     patience_after,
     runs_again,
 )
-from opencqrs_py.errors import UnavailableError
+from opencqrs_py.errors import CodeChangedError, UnavailableError
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
@@ -124,6 +124,8 @@ class JobTaskRunner:
         try:
             parts = parts_of(self.recipe)
             child = _owned(task.child, parts.around.store)
+        except CodeChangedError as error:  # for this run nothing has failed, and a restart continues it
+            return Ending(task.child.position, error=f"[{error.code}] {error.what} ({error.fix})", released=True)
         except BaseException as error:  # an error of the user's modules, or of a database, on this machine
             frames = own_frames(error)
             text = f"{one_line(error)}\n{frames}" if frames else one_line(error)

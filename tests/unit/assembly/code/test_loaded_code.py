@@ -20,7 +20,7 @@ from opencqrs_py.assembly.code.loaded_code import NO_CODE, loaded_code
 from opencqrs_py.assembly.container import GroupRecipe, group_container
 from opencqrs_py.assembly.jobs.recipes import JobRecipe
 from opencqrs_py.assembly.running import group_run
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import CodeChangedError
 from opencqrs_py.model.choices import JobTransaction
 
 HANDLERS = '''
@@ -110,7 +110,7 @@ def test_a_worker_that_starts_after_a_code_change_refuses_to_run(
     if not refused:
         known.check()
         return
-    with pytest.raises(AssemblyError, match=rf"OCQ-545.*changed since the run started.*: {name}\.py") as caught:
+    with pytest.raises(CodeChangedError, match=rf"OCQ-545.*changed since the run started.*: {name}\.py") as caught:
         known.check()
     assert caught.value.where == str(file)
 

@@ -26,7 +26,7 @@ from opencqrs_py.engines.spark.job_tasks import (
     write_job_task,
 )
 from opencqrs_py.engines.spark.tasks import Permit
-from opencqrs_py.errors import FencedError, NonTransientError
+from opencqrs_py.errors import AssemblyError, CodeChangedError, FencedError, NonTransientError
 from opencqrs_py.jobs.binding import BoundJob, JobInput
 from opencqrs_py.jobs.desk import Ending, JobDesk
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
@@ -684,6 +684,69 @@ def test_a_worker_that_cannot_build_the_job_reports_a_permanent_error():
     assert ending is not None
     assert ending.error.startswith("NonTransientError: no such module")
     assert ending.permanent
+
+
+CHANGED = CodeChangedError("OCQ-545", "files of the project changed: x.py", "/p/x.py", "restart the process")
+CHANGED_LINE = "[OCQ-545] files of the project changed: x.py (restart the process)"
+
+
+class Worker:
+    """Builds the job of a world, after refusing a number of times, since files have changed."""
+
+    def __init__(self, world: World, refusals: int, error: Exception = CHANGED) -> None:
+        self.refusals = refusals
+        self._error = error
+        self._world = world
+
+    def __call__(self) -> JobOnExecutor:
+        if self.refusals:
+            self.refusals -= 1
+            raise self._error
+        return JobOnExecutor(replace(self._world.job, input=None), self._world.around)
+
+
+@pytest.mark.parametrize("refusals", [1, 2, 2 * MOST_LOST + 1])
+def test_a_run_waits_while_workers_load_changed_files_and_uses_no_attempt(refusals, caplog):
+    world, waits = World(most_tasks=2), []
+    world.around = replace(world.around, pause=lambda seconds, _signals: waits.append(seconds))
+    world.spark = SparkForJobs(world.sessions, {"remind": Worker(world, refusals)}, 2)
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.position == RunPosition(after=10, done=True, items=10)
+    assert (sorted(world.handled), world.run.attempt) == (list(IDS), 1)
+    assert caplog.messages == [f"[job remind] {CHANGED_LINE}; next try in {wait:.1f} s" for wait in waits]
+    assert waits
+
+
+def test_the_end_of_a_process_releases_a_run_that_waits_since_files_have_changed():
+    world = World()
+
+    def end(_seconds: float, signals: RunSignals) -> None:
+        signals.cancelled = "its process is ending"
+        world.released = True
+
+    world.around = replace(world.around, pause=end)
+    world.spark = SparkForJobs(world.sessions, {"remind": Worker(world, 1)})
+    ending = world.attempt()
+    assert ending is not None
+    assert (ending.released, ending.error) == (True, "")
+    known = world.store.find("run")
+    assert known is not None
+    assert (known.status, known.attempt, known.error) == (RunStatus.RETRYING, 0, "")
+    world.signals, world.released = RunSignals(), False
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.position == RunPosition(after=10, done=True, items=10)
+    assert sorted(world.handled) == list(IDS)
+
+
+def test_another_error_of_the_assembly_in_a_worker_fails_the_run():
+    world = World()
+    error = AssemblyError("OCQ-526", "another assembly")
+    world.spark = SparkForJobs(world.sessions, {"remind": Worker(world, 1, error)})
+    ending = world.attempt()
+    assert ending is not None
+    assert (ending.error.splitlines()[0], ending.permanent) == ("AssemblyError: another assembly", True)
 
 
 def test_a_task_ends_when_its_permit_is_withdrawn(tmp_path):
