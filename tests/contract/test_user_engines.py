@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import StaticPool
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlProgressTracker
+from opencqrs_py.adapters.sql.bulk.staging import Stage, drop_stages
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.testing.contracts import ProgressTrackerContract, ReadModel
 
@@ -160,3 +162,21 @@ def test_an_ordinary_engine_of_a_user_has_transactions(engine: Engine) -> None:
 
 def test_during_an_outage_an_engine_is_not_refused(tmp_path: Path) -> None:
     Database.of(create_engine(f"sqlite:///{tmp_path}/missing/a.db")).require_transactions("x")
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_dropping_a_stage_waits_briefly_and_leaves_no_setting_on_the_connection(engine: Engine, url: str) -> None:
+    database, stages = Database.of(engine), [Stage(None, "stage", "", (), (), (), "")]
+    there = text("SELECT count(*) FROM pg_class WHERE relname = 'stage'")
+    found = []
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE stage (id integer)"))
+    with closing(Database(url)) as other, other.writing() as reader:
+        reader.exec_driver_sql("SELECT * FROM stage")
+        drop_stages(database, stages)
+        with engine.connect() as connection:
+            found += [connection.execute(there).scalar(), connection.execute(text("SHOW lock_timeout")).scalar()]
+    drop_stages(database, stages)
+    with engine.connect() as connection:
+        found += [connection.execute(there).scalar(), connection.execute(text("SHOW lock_timeout")).scalar()]
+    assert found == [1, "0", 0, "0"]

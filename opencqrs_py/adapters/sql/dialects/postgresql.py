@@ -20,7 +20,7 @@ from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.bulk.write import BulkWrite, ColumnValues
-from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy
+from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, undoing
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialects.dialect import STAGED_BY, Dialect, Row, Values, register
 from opencqrs_py.adapters.sql.dialects.faults import DatabaseBusyError, Fault
@@ -464,8 +464,10 @@ class PostgresqlDialect(Dialect):
 
     @override
     def drop_stage(self, connection: Connection, table: str) -> None:
-        connection.exec_driver_sql("SET lock_timeout = '1s'")
-        super().drop_stage(connection, table)
+        connection.exec_driver_sql("BEGIN")
+        with undoing(connection, "COMMIT"):  # of the setting, too; after an error it rolls back
+            connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+            super().drop_stage(connection, table)
 
     @override
     @contextmanager
