@@ -317,7 +317,7 @@ class JobDesk:
                 begun = sitting.begin(name, Room(worker.node, worker.name, worker.free, only))
                 self._mine.update(map(attempt_key, begun))  # before others can see them
             self._recovered += taken.values()
-            if known := book.known:  # by records of ticks that are older than the job's own
+            if known := book.known:  # as another program has used the id of a tick
                 begun = [run for run in begun if run.id not in known]
         except BaseException:  # whether they have begun, or were taken, is not known
             self._mine.difference_update(map(attempt_key, begun))

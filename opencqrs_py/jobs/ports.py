@@ -42,6 +42,10 @@ class JobBook(Protocol):
         """The ids of runs that were put as new but already have a record; to be read after the block."""
         ...
 
+    def recorded(self, ids: Collection[str]) -> Collection[str]:
+        """Return those of some ids of which a run is recorded, or was put, that does not give way to a new one."""
+        ...
+
     def put(self, run: JobRun) -> JobRun:
         """Write a run: what was changed of one that is among ``runs``, or a new one.
 

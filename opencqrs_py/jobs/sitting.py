@@ -126,10 +126,10 @@ class Sitting:
         if record.next_tick is None or record.next_tick > now or ticking.schedule is None:
             return
         ticks = ticks_until(ticking, record.next_tick, now)
-        newest = tick_id(rule.name, ticks.due[-1].at)
-        for tick in ticks.due:
+        due = self._unrecorded(ticks.due, rule.name)
+        for tick in due:
             jitter = ticking.jitter * draw() if ticking.jitter else 0.0
-            self._add(_run_of(tick, record, now, newest, jitter))
+            self._write(_run_of(tick, record, now, tick_id(rule.name, due[-1].at), jitter))
         following = ticks.next
         if record.is_paused and ticking.from_end:
             following = ticking.schedule.following(now, now)
@@ -171,9 +171,11 @@ class Sitting:
             self._runs.pop(run.id, None)
         return run
 
-    def _add(self, run: JobRun) -> JobRun:
-        """Write the run of a tick; one that has not ended, as the tick repeats after the clock was set back, stays."""
-        return self._runs.get(run.id) or self._write(run)
+    def _unrecorded(self, ticks: Sequence[Tick], job: str) -> list[Tick]:
+        """Return ticks without those that repeat, as the clock was set back; the last one covers those before it."""
+        recorded = self._book.recorded([tick_id(job, each.at) for each in ticks])
+        new = [each for each in ticks if tick_id(job, each.at) not in recorded]
+        return [*new[:-1], *(replace(each, with_later=False) for each in new[-1:])]
 
     def _with_next(self, record: JobRecord, ticking: Ticking) -> JobRecord:
         """Return a record with its next tick; a past tick of the previous schedule is recorded."""
@@ -185,8 +187,10 @@ class Sitting:
             following = schedule.first(now)
         if overdue is not None and overdue <= now:
             missed = "the job has no schedule any more" if schedule is None else missed_by(ticking, overdue, now)
-            run = self._add(_run_of(Tick(overdue, missed), record, now))
-            following = None if run.is_open and ticking.from_end else following
+            for tick in self._unrecorded([Tick(overdue, missed)], record.name):
+                self._write(_run_of(tick, record, now))
+            is_open = tick_id(record.name, overdue) in self._runs
+            following = None if is_open and ticking.from_end else following
         record = replace(record, schedule=ticking.text, next_tick=following)
         self._book.put_record(record)
         return record

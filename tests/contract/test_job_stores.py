@@ -20,11 +20,13 @@ from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlJobStore
 from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
-from opencqrs_py.jobs.ports import JobBook
-from opencqrs_py.jobs.rules import JobRule, Meeting
+from opencqrs_py.jobs.ports import JobBook, JobStore
+from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
-from opencqrs_py.jobs.sitting import MOST_DEATHS
-from opencqrs_py.model.choices import OverlapScope
+from opencqrs_py.jobs.sitting import MOST_DEATHS, tick_id
+from opencqrs_py.model.choices import Overlap, OverlapScope
+from opencqrs_py.model.job import Trigger
+from opencqrs_py.processing.inbox.schedules import FixedRate
 from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.testing.contracts import JobStoreContract
 from opencqrs_py.testing.contracts.job_records import (
@@ -51,7 +53,72 @@ SERVERS = pytest.mark.parametrize(
 )
 
 
-class TestInMemoryJobStore(JobStoreContract):
+class RepeatedTicks:
+    """What the desk does when ticks repeat, as the clock was ahead and has been corrected."""
+
+    @pytest.mark.release(kind=("postgresql", "mariadb"))
+    @pytest.mark.parametrize(
+        ("overlap", "requests", "statuses"),
+        [
+            (Overlap.SKIP, ["late"], ["running"]),
+            (Overlap.QUEUE, ["early", "late"], ["running", "queued"]),
+            (Overlap.CANCEL, ["early"], ["running"]),
+        ],
+        ids=lambda value: value.value if isinstance(value, Overlap) else "",
+    )
+    @pytest.mark.parametrize("replaces", [False, True], ids=["same schedule", "another schedule"])
+    def test_a_repeated_tick_whose_run_has_ended_decides_about_no_other_run(
+        self, store: JobStore, overlap: Overlap, requests: list[str], statuses: list[str], *, replaces: bool
+    ) -> None:
+        desk, tick = desk_and_tick(store, overlap)
+        put(store, tick_run(tick))
+        for request in requests:
+            store.request(replace(QUEUED, id=request))
+            if request == "early":
+                attend(desk, frozenset())
+        with store.open([JOB]) as book:
+            book.put_record(JobRecord(JOB, "before" if replaces else "hourly", tick))
+        attend(desk)
+        found = [run for each in requests if (run := store.find(each)) is not None]
+        assert [run.status.value for run in found] == statuses
+        assert {(run.reason, run.cancelled_at) for run in found} == {("", None)}
+        assert store.find(tick_run(tick).id) == tick_run(tick)
+
+    @pytest.mark.release(kind=("postgresql", "mariadb"))
+    @pytest.mark.parametrize("ended", [[0], [0, 1], [0, 3], [0, 1, 2, 3]], ids=str)
+    def test_missed_ticks_are_coalesced_into_the_newest_whose_run_has_not_ended(
+        self, store: JobStore, ended: list[int]
+    ) -> None:
+        desk, newest = desk_and_tick(store)
+        ticks = [newest - timedelta(hours=number) for number in range(4)]
+        put(store, *(tick_run(ticks[number]) for number in ended))
+        with store.open([JOB]) as book:
+            book.put_record(JobRecord(JOB, "hourly", ticks[-1]))
+        new = [tick for number, tick in enumerate(ticks) if number not in ended]
+        assert [run.scheduled_at for run in attend(desk)] == new[:1]
+        coalesced = [run for run in store.history() if run.status is RunStatus.COALESCED]
+        assert sorted(run.id for run in coalesced) == sorted(tick_run(tick).id for tick in new[1:])
+        assert {run.into for run in coalesced} <= {tick_run(tick).id for tick in new[:1]}
+
+
+def desk_and_tick(store: JobStore, overlap: Overlap = Overlap.SKIP) -> tuple[JobDesk, datetime]:
+    """Return a desk with an hourly job, and its tick of a minute ago."""
+    ticking = Ticking(FixedRate(3_600, 3_600), "hourly")
+    rules = {JOB: JobRule(JOB, ticking, Meeting(overlap))}
+    return JobDesk(store, rules), store.look(()).now.replace(microsecond=0) - timedelta(minutes=1)
+
+
+def tick_run(tick: datetime) -> JobRun:
+    """Return the run of a tick, which has succeeded."""
+    run = replace(RUNNING, id=tick_id(JOB, tick), trigger=Trigger.SCHEDULE, scheduled_at=tick)
+    return run.ended(RunStatus.SUCCEEDED, NOON)
+
+
+def attend(desk: JobDesk, ticks_of: frozenset[str] = frozenset({JOB})) -> list[JobRun]:
+    return desk.attend(Worker("here", "here", frozenset({"here"}), 9, ticks_of, lambda: {"here"}))
+
+
+class TestInMemoryJobStore(RepeatedTicks, JobStoreContract):
     @pytest.fixture
     def store(self) -> InMemoryJobStore:
         return InMemoryJobStore()
@@ -60,7 +127,7 @@ class TestInMemoryJobStore(JobStoreContract):
 @pytest.mark.few(  # runs are one column, whatever they are
     "test_names_and_ids_are_compared_character_by_character", kind=("postgresql", "mariadb")
 )
-class TestSqlJobStore(JobStoreContract):
+class TestSqlJobStore(RepeatedTicks, JobStoreContract):
     @pytest.fixture
     def store(self, database: Database) -> SqlJobStore:
         return SqlJobStore(database)

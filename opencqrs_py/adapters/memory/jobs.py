@@ -16,10 +16,17 @@ from opencqrs_py.processing.ports import Clock, SystemClock, UnitOfWork
 
 
 class _Book(JobBook):
-    def __init__(self, now: datetime, records: Mapping[str, JobRecord], runs: Mapping[str, JobRun]) -> None:
+    def __init__(
+        self,
+        now: datetime,
+        records: Mapping[str, JobRecord],
+        runs: Mapping[str, JobRun],
+        stored: Mapping[str, JobRun],
+    ) -> None:
         self._now = now
         self._records = dict(records)
         self._runs = dict(runs)
+        self._stored = stored
         self._known: set[str] = set()
         self.put_runs: dict[str, JobRun] = {}
         self.put_records: dict[str, JobRecord] = {}
@@ -46,6 +53,10 @@ class _Book(JobBook):
         return self._known
 
     @override
+    def recorded(self, ids: Collection[str]) -> Collection[str]:
+        return (self.put_runs.keys() & ids) | self._kept(ids)
+
+    @override
     def put(self, run: JobRun) -> JobRun:
         self.put_runs[run.id] = run
         return run
@@ -56,9 +67,11 @@ class _Book(JobBook):
 
     def written_to(self, runs: dict[str, JobRun]) -> None:
         """Write the runs, except new ones that are already known and do not give way."""
-        kept = {id_ for id_ in runs.keys() & self.put_runs.keys() if not runs[id_].gives_way(self._now)}
-        self._known.update(kept - self._runs.keys())
+        self._known.update(self._kept(self.put_runs.keys()) - self._runs.keys())
         runs.update({id_: run for id_, run in self.put_runs.items() if id_ not in self._known})
+
+    def _kept(self, ids: Collection[str]) -> set[str]:
+        return {id_ for id_ in self._stored.keys() & ids if not self._stored[id_].gives_way(self._now)}
 
 
 class InMemoryJobStore(JobStore):
@@ -84,7 +97,7 @@ class InMemoryJobStore(JobStore):
         with self._lock:
             records = {name: self._records.get(name, JobRecord(name)) for name in jobs}
             runs = {run.id: run for run in self._own() if run.job in jobs and run.is_open}
-            book = _Book(self._clock.now(), records, runs)
+            book = _Book(self._clock.now(), records, runs, self._runs)
             yield book
             self._records.update(book.records)
             book.written_to(self._runs)

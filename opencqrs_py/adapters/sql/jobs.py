@@ -262,6 +262,13 @@ class SqlJobStore(JobStore):
         """Return the rows of a statement that is about some jobs."""
         return connection.exec_driver_sql(self.text(statement, those=self._those(names)), tuple(names)).all()
 
+    def read_runs(self, connection: Connection, ids: Sequence[str]) -> list[JobRun]:
+        """Return the recorded runs with some ids."""
+        if not ids:
+            return []
+        select = self.text(f"{_select()} WHERE run_id IN ({', '.join(['{mark}'] * len(ids))})")
+        return [run_of(row) for row in connection.exec_driver_sql(select, tuple(ids))]
+
     def add(self, connection: Connection, run: JobRun, *, by_clock: bool = False) -> bool:
         """Insert a run unless there is one with its id; return whether it is new."""
         row = run_row(run)
@@ -364,6 +371,12 @@ class _Book(JobBook):
     @override
     def known(self) -> Collection[str]:
         return self._known
+
+    @override
+    def recorded(self, ids: Collection[str]) -> Collection[str]:
+        put = self._runs.keys() & ids
+        runs = self._store.read_runs(self._connection, sorted(set(ids) - put))
+        return put | {run.id for run in runs if not run.gives_way(self._now)}
 
     @override
     def put(self, run: JobRun) -> JobRun:

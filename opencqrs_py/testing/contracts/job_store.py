@@ -193,8 +193,11 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         with store.open([JOB]) as book:
             known = any(run.id == recorded.id for run in book.runs)
             if not known:
+                assert book.recorded([recorded.id, "new"]) == {recorded.id}
                 book.put(new)
                 book.put(replace(new, id="new"))
+            assert book.recorded([recorded.id, "new", "none"]) == {recorded.id, *([] if known else ["new"])}
+            assert book.recorded([]) == set()
         if not known:
             assert list(book.known) == [recorded.id]
             assert store.find(recorded.id) == recorded
@@ -221,6 +224,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         put(store, recorded)
         new = replace(RUNNING, id=recorded.id, requested_at=NOON)
         with store.open([JOB]) as book:
+            assert book.recorded([new.id]) == (set() if is_replaced else {new.id})
             book.put(new)
         assert list(book.known) == ([] if is_replaced else [recorded.id])
         assert store.find(recorded.id) == (new if is_replaced else recorded)

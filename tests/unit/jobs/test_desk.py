@@ -14,6 +14,7 @@ from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.ports import JobBook
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
+from opencqrs_py.jobs.sitting import tick_id
 from opencqrs_py.model.choices import Misfire, Overlap
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedDelay, FixedRate
@@ -90,6 +91,20 @@ def test_an_already_recorded_tick_starts_no_second_run(began):
     assert store.look().runs == ()
     clock.advance(5)
     assert [run.scheduled_at for run in desk.attend(WORKER)] == [at + timedelta(seconds=5)]
+
+
+def test_a_tick_whose_id_is_requested_at_the_same_moment_is_not_begun():
+    clock = FakeClock()
+    store = InMemoryJobStore(clock)
+    requested = JobRun(tick_id("job", clock.now()), "another job", Trigger.MANUAL, clock.now())
+
+    def request_and_draw() -> float:
+        assert store.request(requested)
+        return 0.0
+
+    desk = JobDesk(store, {"job": JobRule("job", replace(RATE, jitter=1))}, request_and_draw)
+    assert desk.attend(WORKER) == []
+    assert store.history() == [requested]
 
 
 class SetClock(FakeClock):
