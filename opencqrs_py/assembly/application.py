@@ -456,7 +456,7 @@ class Application:
         """Return how far each group is, from any process.
 
         Groups that run in this process need no database for this, so they are known even while it is unavailable or the
-        event store refuses; the head is then the newest position that one of them has reached.
+        event store refuses; head and lags are then ``None`` if the event store has not answered.
 
         Args:
             groups: Names of the groups; empty for all.

@@ -232,7 +232,9 @@ class Awaiting:
                 may_be_taken = each.wanted and is_unowned(each) and not each.is_beyond
                 raised = _UnownedError if may_be_taken else NotReachedError
                 raise raised("OCQ-542", *_not_reached(each, position, why))
-        return [_state(each) for each in behind] or [f"it has other partitions than {len(standings)}"]
+        if look.outage:
+            return [look.outage]
+        return _states(behind) or [f"it has other partitions than {len(standings)}"]
 
     @property
     def _store(self) -> str:
@@ -265,6 +267,10 @@ def _place(standing: Standing) -> str:
     return f"partition {standing.partition}: "
 
 
+def _states(behind: Sequence[Standing]) -> list[str]:
+    return [f"{'' if number else 'partition '}{_state(each)}" for number, each in enumerate(behind)]
+
+
 def _state(standing: Standing) -> str:
     """Return in a few words how far a partition is."""
     status = standing.status
@@ -276,5 +282,5 @@ def _state(standing: Standing) -> str:
 
 def _timed_out(group: str, position: int, timeout: float, waiting: list[str]) -> WaitTimedOutError:
     shown = "; ".join(waiting[:5]) + ("; …" if len(waiting) > 5 else "")
-    what = f"group '{group}' has not stored position {position} after {timeout:g} s: partition {shown}"
+    what = f"group '{group}' has not stored position {position} after {timeout:g} s: {shown}"
     return WaitTimedOutError("OCQ-536", what, f"group {group}", "look at opencqrs status, or wait longer")

@@ -50,7 +50,7 @@ class Standing:
         wanted: Whether it is to be started.
         led: Whether its group uses leases, so that its owner is known.
         status: What is known of its progress; ``None`` before its first run.
-        head: Position of the newest event.
+        head: Position of the newest event; ``None`` if the event store has not answered.
         owner: Name of the node that has it; empty if none has, or its group does not use leases.
         able: Names of the live nodes that can run it.
         waited: Returns the seconds for which it has had events to handle and has stored no progress, or its owner has
@@ -62,15 +62,15 @@ class Standing:
     wanted: bool
     led: bool
     status: PartitionStatus | None
-    head: int
+    head: int | None
     owner: str = ""
     able: Sequence[str] = ()
     waited: Callable[[], float] = lambda: 0.0
 
     @property
     def lag(self) -> int:
-        """Positions between the partition and the head, at least 0; the head itself before its first run."""
-        return max(0, self.head - (self.status.position if self.status is not None else 0))
+        """Positions between the partition and the head, at least 0; before its first run, the head if it is known."""
+        return max(0, (self.head or 0) - (self.status.position if self.status is not None else 0))
 
     @property
     def has_failed(self) -> bool:
@@ -80,7 +80,7 @@ class Standing:
     @property
     def is_beyond(self) -> bool:
         """Whether its progress, or what counts as handled, is beyond the end of the log, so belongs to another log."""
-        return self.status is not None and self.status.farthest > self.head
+        return self.status is not None and self.head is not None and self.status.farthest > self.head
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,25 +47,22 @@ class Snapshot:
     """What was read of groups at one moment.
 
     Attributes:
-        head: Position of the newest event; while that is not known, the newest position that a partition of this
-            process has reached.
+        head: Position of the newest event; ``None`` if the event store has not answered.
         running: The partitions that this process has.
         known: What progress trackers have of partitions.
         view: The control tables.
         own: What this process has in hand on Spark; ``None`` if it runs nothing there.
         outage: Why some of it could not be read, in one line; empty if all was.
         now: When this was.
-        head_is_known: Whether the event store has answered.
     """
 
-    head: int
+    head: int | None
     running: Running
     known: Mapping[GroupPartition, PartitionStatus] = field(default_factory=dict)
     view: ControlView = field(default_factory=ControlView)
     own: NodeLoad | None = None
     outage: str = ""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    head_is_known: bool = True
 
     def statuses_of(self, settings: EffectiveGroup) -> dict[GroupPartition, PartitionStatus]:
         """Return what is known of each partition of a group, with its owner, by partition."""
@@ -101,7 +98,7 @@ class Snapshot:
     def _own_or_known(self, key: GroupPartition) -> PartitionStatus:
         own, known = self.running.get(key), self.known.get(key)
         if own is None:
-            return _beyond(self.known[key], self.head) if self.head_is_known else self.known[key]
+            return self.known[key] if self.head is None else _beyond(self.known[key], self.head)
         if known is None:
             return own
         found = replace(own, updated_at=known.updated_at, skipped=known.skipped, parked=known.parked)
@@ -144,15 +141,13 @@ class Overview:
         names = {each.name for each in chosen}
         running = {key: status for key, status in running.items() if key.group in names}
         outages: list[str] = []
-        head_is_known = True
+        head: int | None = None
         try:
             head = newest_in(source)
         except Exception as error:
             if not running or not (source.is_outage(error) or isinstance(error, ExplainedError)):
                 raise
             outages.append(_line_of(error))
-            head_is_known = False
-            head = max(status.position for status in running.values())
         view, known = ControlView(), {}
         try:
             view = self._view(chosen)
@@ -161,9 +156,9 @@ class Overview:
             if not running or not any(self.parts[each.name].tracker().is_outage(error) for each in chosen):
                 raise
             outages.append(_line_of(error))
-        if not outages and any(status.position > head for status in known.values()):
+        if head is not None and not outages and any(status.position > head for status in known.values()):
             head = newest_in(source)  # events were added and handled since the first call
-        return Snapshot(head, running, known, view, own, "; ".join(outages), head_is_known=head_is_known)
+        return Snapshot(head, running, known, view, own, "; ".join(outages))
 
     def statuses(
         self, chosen: Sequence[EffectiveGroup], look: Snapshot, source: EventSource | None = None
@@ -239,9 +234,10 @@ class Overview:
 
     def _status(self, settings: EffectiveGroup, look: Snapshot, source: EventSource | None) -> GroupStatus:
         statuses = look.statuses_of(settings)
-        behind = {each.position for each in statuses.values() if each.position < look.head}
+        head = inf if look.head is None else look.head
+        behind = {each.position for each in statuses.values() if each.position < head}
         ages: dict[int, float | None] = {}
-        if source is not None:
+        if source is not None and look.head is not None:
             known = {position: _age_after(position, source, settings, look.now) for position in behind}
             ages = {position: None if age is None else max(0.0, age) for position, age in known.items()}
         lag_seconds = {

@@ -61,7 +61,7 @@ def _of_node(group: str, node: NodeLoad) -> dict[str, Any]:
 
 
 def _row(status: GroupStatus, partition: PartitionStatus) -> dict[str, Any]:
-    lag = max(0, status.head - partition.position)
+    lag = status.lag_at(partition.position)
     return {
         "partition": str(partition.partition),
         "position": partition.position,

@@ -181,7 +181,7 @@ class Serving:
     def _of_groups(self, look: Snapshot) -> dict[str, Any]:
         return {
             "reachable": not look.outage,
-            "head": look.head if look.head_is_known else None,
+            "head": look.head,
             "partitions": self._partitions(look),
             "on_spark": None if look.own is None else look.own.load,
             "nodes": len(look.view.alive) or None,  # none: no group uses leases, or the database is unavailable
@@ -196,7 +196,7 @@ class Serving:
                 group=status.group,
                 partition=str(each.partition),
                 position=each.position,
-                lag=max(0, status.head - each.position) if look.head_is_known else None,
+                lag=status.lag_at(each.position),
                 state=each.state.value,
                 attempts=each.attempt,
                 progressed_at=None if each.updated_at is None else datetime.fromisoformat(each.updated_at).timestamp(),

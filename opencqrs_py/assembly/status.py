@@ -33,10 +33,10 @@ class GroupStatus:
 
     Attributes:
         group: Processing group.
-        head: Position of the newest event in the store.
+        head: Position of the newest event in the store; ``None`` if the store has not answered.
         partitions: What is known of each partition; empty before the first run.
         lag_seconds: By partition: the age of the oldest event that it has not handled, in seconds, 0 if there is none;
-            ``None`` if that event has no time.
+            ``None`` if that event has no time, or the store has not answered.
         events_per_second: By partition: how many events of the log it passed in a second, between two polls; ``None``
             where there was only one.
         nodes_on_spark: The live nodes that can run the group on Spark, with what they have in hand.
@@ -44,7 +44,7 @@ class GroupStatus:
     """
 
     group: str
-    head: int
+    head: int | None
     partitions: tuple[PartitionStatus, ...]
     lag_seconds: Mapping[Partition, float | None] = field(default_factory=dict)
     events_per_second: Mapping[Partition, float | None] = field(default_factory=dict)
@@ -52,9 +52,13 @@ class GroupStatus:
     record: GroupRecord | None = None
 
     @property
-    def lag(self) -> int:
-        """Positions between the head and the slowest partition, at least 0."""
-        return max(0, self.head - min((p.position for p in self.partitions), default=0))
+    def lag(self) -> int | None:
+        """Positions between the head and the slowest partition, at least 0; ``None`` if the head is not known."""
+        return self.lag_at(min((p.position for p in self.partitions), default=0))
+
+    def lag_at(self, position: int) -> int | None:
+        """Return the lag of a partition at a position; ``None`` if the head is not known."""
+        return None if self.head is None else max(0, self.head - position)
 
 
 @dataclass(frozen=True, slots=True)

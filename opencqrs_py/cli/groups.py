@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, Text, format_option, project_options
-from opencqrs_py.cli.output import cell, continuation, print_json, print_line, stdout
+from opencqrs_py.cli.output import amount, cell, continuation, print_json, print_line, stdout
 from opencqrs_py.cli.rebuilds import rebuild_command
 from opencqrs_py.cli.records import print_only_warnings
 
@@ -365,6 +365,6 @@ def _print_table(statuses: Sequence[GroupStatus]) -> None:
             str(row["partitions"]),
             cell(nodes or "-"),
             states or "never run",
-            f"{status.lag:,}",
+            amount(status.lag),
         )
     stdout().print(table)

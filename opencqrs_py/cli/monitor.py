@@ -42,7 +42,7 @@ class SeenPartition:
         group: Processing group.
         partition: Its partition.
         position: Stored progress.
-        head: Newest event.
+        head: Newest event; ``None`` if it is not known.
         rate: Positions per second, lately.
         held_up: What the partition waits for, in words; empty while it runs.
     """
@@ -50,18 +50,16 @@ class SeenPartition:
     group: str
     partition: str
     position: int
-    head: int
+    head: int | None
     rate: float
     held_up: str = ""
 
     @property
     def figures(self) -> str:
         """Events, rate, lag and time left, for people; of a partition that is held up, by what."""
-        lag = max(0, self.head - self.position)
-        if self.held_up:
-            return f"{self.position:,} of {self.head:,}, lag {lag:,}, {self.held_up}"
+        lag = max(0, (self.head or 0) - self.position)
         left = f", {in_words(lag / self.rate)} left" if lag and self.rate else ""
-        return f"{self.position:,} of {self.head:,}, lag {lag:,}, {self.rate:,.0f}/s{left}"
+        return f"{how_far(self.position, self.head)}, {self.held_up or f'{self.rate:,.0f}/s{left}'}"
 
 
 class Monitor(Observer, AbstractContextManager["Monitor"]):
@@ -136,7 +134,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
                 statuses = []
             self.show([self._look(p, s.head) for s in statuses for p in s.partitions])
 
-    def _look(self, status: PartitionStatus, head: int) -> SeenPartition:
+    def _look(self, status: PartitionStatus, head: int | None) -> SeenPartition:
         kept = round(_RATE_SECONDS / self._every)
         group, partition, position = status.group, str(status.partition), status.position
         seen = self._seen.setdefault((group, partition), deque(maxlen=max(2, kept)))
@@ -148,7 +146,14 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
 
 
 def _is_at_head(look: SeenPartition) -> bool:
-    return look.position >= look.head and not look.rate and not look.held_up
+    return look.head is not None and look.position >= look.head and not look.rate and not look.held_up
+
+
+def how_far(position: int, head: int | None) -> str:
+    """Return in words how far a partition is, for people."""
+    if head is None:
+        return f"{position:,}, newest event unknown"
+    return f"{position:,} of {head:,}, lag {max(0, head - position):,}"
 
 
 def held_up(status: PartitionStatus, now: datetime) -> str:
@@ -191,7 +196,7 @@ class TerminalMonitor(Monitor):
         """Move the bars."""
         for look in looks:
             key = (look.group, look.partition)
-            state = {"total": look.head or 1, "figures": look.figures}
+            state = {"total": None if look.head is None else max(1, look.head), "figures": look.figures}
             if key not in self._tasks:
                 self._tasks[key] = self._bars.add_task(clean(f"{look.group} {look.partition}"), **state)
             self._bars.update(self._tasks[key], completed=look.position, **state)

@@ -163,6 +163,11 @@ def cell(text: str) -> Text:
     return Text(clean(text))
 
 
+def amount(number: int | None) -> str:
+    """Return a number as a cell of a table; a dash if it is not known."""
+    return "-" if number is None else f"{number:,}"
+
+
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console  # noqa: PLC0415 takes a tenth of a second
 

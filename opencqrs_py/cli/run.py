@@ -13,7 +13,7 @@ import click
 
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, RunResult
-from opencqrs_py.cli.monitor import monitor_for
+from opencqrs_py.cli.monitor import how_far, monitor_for
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import messages, print_json, print_line, stderr
 from opencqrs_py.cli.records import print_only_warnings
@@ -157,8 +157,8 @@ def _show(statuses: list[GroupStatus], handled: Mapping[tuple[str, str], int]) -
         return
     for status in statuses:
         for each in status.partitions:
-            lag = max(0, status.head - each.position)
-            what = f"{each.position:,} of {status.head:,}, lag {lag:,}, {each.state.value}"
+            lag = status.lag_at(each.position)
+            what = f"{how_far(each.position, status.head)}, {each.state.value}"
             where = {"group": status.group, "partition": str(each.partition), "position": each.position, "lag": lag}
             _log.info("[%s %s] %s", status.group, each.partition, what, extra=where)
 

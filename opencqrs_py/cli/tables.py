@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from opencqrs_py.cli.output import cell, clean, stdout
+from opencqrs_py.cli.output import amount, cell, clean, stdout
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.rebuild import RebuildPhase
 
@@ -107,7 +107,7 @@ def _table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
     for status in statuses:
         if not status.partitions:
             rate = ["-"] if columns.rates else []
-            table.add_row(cell(status.group), "-", "-", f"{status.head:,}", *rate, "never run")
+            table.add_row(cell(status.group), "-", "-", amount(status.head), *rate, "never run")
         for each in status.partitions:
             table.add_row(*_cells(status, each, handled, columns))
     return table
@@ -169,7 +169,7 @@ def _cells(status: GroupStatus, p: PartitionStatus, handled: Handled, columns: _
         cell(status.group),
         str(p.partition),
         str(p.position),
-        f"{max(0, status.head - p.position):,}",
+        amount(status.lag_at(p.position)),
         *(["-" if rate is None else f"{rate:,.0f}"] if columns.rates else []),
         f"[{_STYLES.get(p.state.value, 'default')}]{p.state.value}[/]",
         *([cell(p.owner or "-")] if columns.owners else []),

@@ -104,6 +104,9 @@ def asked(application, path, method="GET"):
 OF_THE_HEAD = {("opencqrs_event_store_head_position",), ("opencqrs_partition_lag_events", "group-0", "0/1")}
 
 
+OF_A_PARTITION = ("position", "lag", "lag_events", "lag_seconds")
+
+
 def metrics(application):
     """Return the value of each sample, by its name and the values of its labels."""
     status, text = asked(application, "/metrics")
@@ -351,7 +354,8 @@ def test_while_the_database_is_stopped_or_hangs_a_process_is_alive_and_not_ready
         found = metrics(made)
         assert found["opencqrs_databases_reachable",] == 0
         assert not found.keys() & OF_THE_HEAD, "an alert that is based on them would end"
-        assert asked(made, "/status")[0] == 200  # its own partitions answer for themselves
+        status, text = asked(made, "/status")  # its own partitions answer for themselves
+        assert (status, lags_in(text)) == (200, [("group-0", None, None, [(50, None, None, None)])])
         relay.start()
         wait_until(lambda: asked(made, "/health/ready")[0] == 200)
         found = metrics(made)
@@ -376,7 +380,22 @@ def test_while_the_event_store_refuses_partitions_are_still_served(make, monkeyp
     assert found["opencqrs_partition_position", "group-0", "0/1"] == 50
     assert not found.keys() & OF_THE_HEAD
     status, text = asked(made, "/status")
-    assert (status, [row["group"] for row in json.loads(text)]) == (200, ["group-0"])
+    assert (status, lags_in(text)) == (200, [("group-0", None, None, [(50, None, None, None)])])
+    (seen,) = made.status()
+    assert (seen.head, seen.lag) == (None, None)
+
+
+def lags_in(text):
+    """Return head and lags of each group in a status, and the position and lags of its partitions."""
+    return [
+        (
+            row["group"],
+            row["head"],
+            row["lag"],
+            [tuple(each[key] for key in OF_A_PARTITION) for each in row["partitions"]],
+        )
+        for row in json.loads(text)
+    ]
 
 
 def test_hanging_databases_delay_neither_probes_nor_the_stop(make, monkeypatch):

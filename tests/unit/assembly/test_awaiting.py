@@ -16,6 +16,7 @@ import pytest
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.assembly.awaiting import Awaiting, Watched
 from opencqrs_py.assembly.health import Standing
+from opencqrs_py.assembly.overview import Snapshot
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import AssemblyError, NotReachedError, WaitTimedOutError
 from opencqrs_py.model import Event, layout
@@ -75,10 +76,11 @@ class World:
     def progress(self, _tracker: object, _group: str) -> Iterator[World]:
         yield self
 
-    def look(self, *_: object) -> None:
+    def look(self, *_: object) -> Snapshot:
         self.checks += 1
         if self.error is not None:
             raise self.error
+        return Snapshot(9, {})
 
     def standings(self, *_: object) -> list[Standing]:
         return [self.standing]

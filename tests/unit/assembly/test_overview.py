@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 from opencqrs_py import Event
 from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.assembly.awaiting import Awaiting, Watched
 from opencqrs_py.assembly.health import Standing
 from opencqrs_py.assembly.overview import Overview, Snapshot, Waiting
 from opencqrs_py.assembly.rows import group_rows
@@ -26,7 +28,7 @@ from opencqrs_py.control.records import (
     TaskLoad,
     Wanted,
 )
-from opencqrs_py.errors import EventStoreError, OtherLogError
+from opencqrs_py.errors import EventStoreError, NotReachedError, OtherLogError, WaitTimedOutError
 from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxStatus
@@ -137,19 +139,25 @@ class RefusingStore(InMemoryEventStore):
         return isinstance(error, ConnectionError)
 
 
-def looked(error: Exception, *, running: bool) -> Snapshot:
-    """Return what is read of a group while the event store raises an error; another process has its second half."""
-    half, other = (PartitionStatus("loans", Partition(2, n), position, RUNNING) for n, position in ((0, 3), (1, 7)))
-    tracker = SimpleNamespace(statuses=lambda: [half, other])
+HALF, OTHER_HALF = (PartitionStatus("loans", Partition(2, n), at, RUNNING) for n, at in ((0, 3), (1, 7)))
+
+
+def in_two_processes(other: PartitionStatus = OTHER_HALF) -> Overview:
+    """Return an overview of a group, of which another process has the second half."""
+    tracker = SimpleNamespace(statuses=lambda: [HALF, other], is_outage=lambda _: False)
     unled = SimpleNamespace(choice="memory", provider="")
     part: Any = SimpleNamespace(tracker=lambda: tracker, tracking=lambda: unled, controller=lambda: unled)
     container: Any = None
-    overview = Overview([ON_REQUEST], {"loans": part}, container)
-    own = {GroupPartition("loans", half.partition): half} if running else {}
-    return overview.look([ON_REQUEST], RefusingStore(error), own)
+    return Overview([ON_REQUEST], {"loans": part}, container)
 
 
-@pytest.mark.parametrize(
+def looked(error: Exception, *, running: bool) -> Snapshot:
+    """Return what is read of the group while the event store raises an error."""
+    own = {GroupPartition("loans", HALF.partition): HALF} if running else {}
+    return in_two_processes().look([ON_REQUEST], RefusingStore(error), own)
+
+
+FAILING_STORES = pytest.mark.parametrize(
     ("error", "line"),
     [
         pytest.param(ConnectionError("no answer"), "no answer", id="unavailable"),
@@ -157,13 +165,44 @@ def looked(error: Exception, *, running: bool) -> Snapshot:
         pytest.param(OtherLogError("OCQ-316", "another log", "here", "restore"), "[OCQ-316] another log", id="log"),
     ],
 )
+
+
+@FAILING_STORES
 def test_while_the_event_store_fails_or_refuses_partitions_are_known_without_the_head(error, line):
     look = looked(error, running=True)
-    assert (look.head_is_known, line in look.outage) == (False, True)
+    assert (look.head, line in look.outage) == (None, True)
     found = look.statuses_of(ON_REQUEST).values()
     assert [(each.position, each.error) for each in found] == [(3, ""), (7, "")], "no other log: its end is not known"
     with pytest.raises(type(error)):
         looked(error, running=False)
+
+
+@FAILING_STORES
+def test_no_lag_is_shown_while_the_event_store_fails_or_refuses(error, line):
+    look = looked(error, running=True)
+    assert line in look.outage
+    not_queried: Any = object()
+    (row,) = group_rows(in_two_processes().statuses([ON_REQUEST], look, not_queried))
+    assert (row["head"], row["lag"]) == (None, None)
+    lags = [(each["position"], each["lag"], each["lag_events"], each["lag_seconds"]) for each in row["partitions"]]
+    assert lags == [(3, None, None, None), (7, None, None, None)]
+
+
+def waited_for(error: Exception, other: PartitionStatus) -> None:
+    """Wait until the group has stored position 10, while the event store raises an error."""
+    running = {GroupPartition("loans", HALF.partition): HALF}
+    watched = Watched(lambda _: None)
+    awaiting = Awaiting(in_two_processes(other), RefusingStore(error), watched, lambda: running, lambda: None)
+    awaiting.wait([ON_REQUEST], 10, 0)
+
+
+@FAILING_STORES
+def test_a_wait_reports_that_the_event_store_fails_or_refuses_and_no_partition_as_failed_that_has_not(error, line):
+    with pytest.raises(WaitTimedOutError, match=f"has not stored position 10 after 0 s: .*{re.escape(line)}"):
+        waited_for(error, OTHER_HALF)
+    failed = replace(OTHER_HALF, state=ProcessorState.FAILED, error="ValueError: no")
+    with pytest.raises(NotReachedError, match="partition 1/2: it has failed: ValueError: no"):
+        waited_for(error, failed)
 
 
 def test_a_defect_of_the_event_store_is_raised_although_partitions_run():

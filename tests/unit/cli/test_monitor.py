@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
@@ -30,6 +31,8 @@ LOOKS = [SeenPartition("books", "0/2", 250, 1_000, 50.0), SeenPartition("books",
 def test_figures_are_position_lag_rate_and_time_left():
     assert LOOKS[0].figures == "250 of 1,000, lag 750, 50/s, 15 s left"
     assert LOOKS[1].figures == "1,000 of 1,000, lag 0, 0/s"
+    assert replace(LOOKS[0], head=None).figures == "250, newest event unknown, 50/s"
+    assert replace(LOOKS[0], head=None, held_up="waiting").figures == "250, newest event unknown, waiting"
 
 
 def test_plain_lines_report_only_partitions_that_moved(caplog):
@@ -48,10 +51,11 @@ AT_HEAD = SeenPartition("books", "0/2", 5, 5, 0.0)
         (SeenPartition("books", "1/2", 5, 5, 0.0), [WAITS]),
         (SeenPartition("mail", "0/1", 0, 0, 0.0), [WAITS]),
         (SeenPartition("books", "1/2", 4, 5, 0.0), []),
+        (SeenPartition("books", "1/2", 5, None, 0.0), []),
         (SeenPartition("books", "1/2", 5, 5, 0.2), ["[books 1/2] 5 of 5, lag 0, 0/s"]),
         (SeenPartition("books", "1/2", 5, 5, 0.0, "failed"), []),
     ],
-    ids=["at head", "empty log", "lagging", "just moved", "held up"],
+    ids=["at head", "empty log", "lagging", "unknown", "just moved", "held up"],
 )
 def test_plain_lines_report_that_all_partitions_are_at_the_head(caplog, other, says):
     with caplog.at_level(logging.INFO):
@@ -131,6 +135,8 @@ def test_a_terminal_gets_a_bar_for_each_partition(screen):
     monitor._bars.refresh()
     tasks = [(task.description, task.completed, task.total) for task in monitor._bars.tasks]
     assert tasks == [("books 0/2", 300, 1_000), ("books 1/2", 1_000, 1_000)]
+    monitor.show([SeenPartition("books", "0/2", 400, None, 50.0), SeenPartition("mail", "0/1", 0, None, 0.0)])
+    assert [(task.completed, task.total) for task in monitor._bars.tasks] == [(400, 1_000), (1_000, 1_000), (0, None)]
 
 
 def test_a_rate_is_that_of_the_last_samples_and_not_of_the_whole_run():

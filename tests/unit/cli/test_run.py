@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from opencqrs_py.assembly.status import GroupStatus, RunResult
-from opencqrs_py.cli.run import _interrupted
+from opencqrs_py.cli.output import messages
+from opencqrs_py.cli.run import _interrupted, _show
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
@@ -78,6 +80,23 @@ def test_an_interrupted_run_reports_skipped_events_and_failed_job_runs(
         "1 event expired in this run, and was removed from the inbox unhandled (schedule.expires-after)",
         "1 run of a job failed: opencqrs jobs runs --project there",
     ]
+
+
+@pytest.mark.parametrize(
+    ("head", "lag", "line"),
+    [
+        (5, 2, "[books 0/1] 3 of 5, lag 2, running"),
+        (None, None, "[books 0/1] 3, newest event unknown, running"),
+    ],
+)
+def test_the_last_lines_of_a_run_say_where_partitions_are(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, head: int | None, lag: int | None, line: str
+) -> None:
+    monkeypatch.setattr(messages, "line_of", lambda _: "")
+    status = PartitionStatus("books", Partition(1, 0), 3, ProcessorState.RUNNING)
+    with caplog.at_level(logging.INFO):
+        _show([GroupStatus("books", head, (status,))], {})
+    assert [(each.message, each.lag) for each in caplog.records] == [(line, lag)]  # type: ignore[attr-defined]
 
 
 def test_an_error_pending_a_retry_at_a_stop_does_not_count_as_a_failure() -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from opencqrs_py.assembly.control import NodeStatus
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
+from opencqrs_py.cli.groups import _print_table as _print_groups
 from opencqrs_py.cli.nodes import _as_json, _print_table
 from opencqrs_py.cli.tables import print_groups, spark_size
 from opencqrs_py.control.records import Node, ProcessIdentity, Runnable, TaskLoad
 from opencqrs_py.model.inbox import InboxStatus
-from opencqrs_py.model.partition import layout
+from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 
 BUSY = NodeLoad("host:1", TaskLoad({"loans": 2, "audit": 1}, 4, 2, 1_200), "a")
@@ -80,3 +81,11 @@ def test_a_column_for_parked_events_is_shown_if_there_are_any(capsys):
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["parked", "0", "1,201"]
     print_groups([GroupStatus("loans", 9, (first, second))], {})
     assert "parked" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("partitions", [(), (PartitionStatus("loans", Partition(1, 0), 9, ProcessorState.RUNNING),)])
+def test_a_lag_that_is_not_known_is_a_dash(capsys, partitions):
+    print_groups([GroupStatus("loans", None, partitions)], {})
+    assert capsys.readouterr().out.splitlines()[1].split()[3] == "-"
+    _print_groups([GroupStatus("loans", None, partitions)])
+    assert capsys.readouterr().out.split()[-1] == "-"
