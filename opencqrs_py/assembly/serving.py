@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from opencqrs_py.assembly.answers import json_answer, reason_of
 from opencqrs_py.assembly.jobs.jobs import Jobs, JobStatus
@@ -39,6 +39,8 @@ _PROBE_SECONDS = 0.8  # that a probe waits for the databases: Kubernetes gives i
 _READ_SECONDS = 4.0  # the same for readers of metrics
 _END_SECONDS = 0.2  # that a query in progress gets
 _SETTING = "http.bind"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +162,17 @@ class Serving:
             return reason_of(error, _PROBE_SECONDS)
 
     def _metrics(self, accept: str) -> Answer:
-        from opencqrs_py.assembly.jobs.figures import figures_of  # noqa: PLC0415 loads the client of Prometheus
-        from opencqrs_py.web.metrics import Figures  # noqa: PLC0415 as above
+        from opencqrs_py.web.metrics import Figures  # noqa: PLC0415 loads the client of Prometheus
 
         node = self._configuration.settings.node.name or node_name()
         known: dict[str, Any] = {}
-        of_jobs = self._of_jobs
-        for read in (
-            lambda: self._of_groups(self._brief.get(_READ_SECONDS)),
-            lambda: {"jobs": () if of_jobs is None else figures_of(of_jobs.get(_READ_SECONDS))},
-        ):
+        reads: list[Callable[[float], dict[str, Any]]] = [_then(self._of_groups, self._brief)]
+        if self._of_jobs is not None:
+            reads.append(_then(_figures_of_jobs, self._of_jobs))
+        end = time.monotonic() + _READ_SECONDS
+        for read in reads:
             try:
-                known |= read()
+                known |= read(max(0.0, end - time.monotonic()))
             except Exception as error:  # the counters, and what else can be read, are available anyway
                 _log.debug("metrics without a read of the databases: %s", reason_of(error, _READ_SECONDS))
         figures = Figures(node, version("opencqrs-py"), self._started_at, **known)
@@ -218,6 +219,18 @@ class Serving:
         overview, look = self._served.overview(), self._served.look()
         statuses = overview.recorded(overview.statuses(overview.groups, look, self._served.source()))
         return self._rates.measured(statuses, time.monotonic())
+
+
+def _then(figures: Callable[[T], dict[str, Any]], query: CachedQuery[T]) -> Callable[[float], dict[str, Any]]:
+    """Begin a query; return what waits for its result, and returns the figures."""
+    awaited = query.begin()
+    return lambda patience: figures(awaited(patience))
+
+
+def _figures_of_jobs(statuses: Sequence[JobStatus]) -> dict[str, Any]:
+    from opencqrs_py.assembly.jobs.figures import figures_of  # noqa: PLC0415 loads the client of Prometheus
+
+    return {"jobs": figures_of(statuses)}
 
 
 def _exposition(configuration: Configuration) -> Callable[..., tuple[bytes, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
@@ -66,13 +67,23 @@ class CachedQuery(Generic[T]):
             QueryTimeoutError: If the query takes longer, or the thread has stopped.
             Exception: What the query has raised.
         """
+        return self.begin()(patience)
+
+    def begin(self) -> Callable[[float], T]:
+        """Begin a query unless its last result is recent enough; return what waits for the result, as ``get`` does."""
         with self._changed:
+            count = self._count
             if self._result is None or self._now() - self._at >= self._kept:
-                self._wanted, count = True, self._count
+                self._wanted, count = True, count + 1
                 self._changed.notify_all()
-                done = self._changed.wait_for(lambda: self._count != count or self._stopped, patience)
-                if not done or self._count == count:
-                    raise QueryTimeoutError
+        return partial(self._awaited, count)
+
+    def _awaited(self, count: int, patience: float) -> T:
+        """Wait until that many queries have ended; return the last result."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count >= count or self._stopped, patience)
+            if self._count < count:
+                raise QueryTimeoutError
             result = self._result
         if isinstance(result, Exception):
             raise result

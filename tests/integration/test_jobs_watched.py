@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from threading import Event, current_thread
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,6 +17,7 @@ from sqlalchemy.engine import Engine
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly import serving
+from opencqrs_py.assembly.jobs.jobs import Jobs
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.web.cached_queries import CachedQuery
@@ -97,6 +99,33 @@ def test_jobs_are_reported_while_the_event_store_refuses(make, monkeypatch):
     made = make()
     made.start()
     wait_until(lambda: metrics(made).get(("paused", "job-0")) == 0)
+
+
+def test_hanging_databases_delay_metrics_once_and_not_for_groups_and_jobs_each(make, monkeypatch):
+    left, clock, calls = Event(), FakeClock(), []
+
+    class Hanging(CachedQuery):
+        def begin(self):
+            awaited, name = super().begin(), self._thread.name
+            calls.append(name)
+
+            def wait(patience: float) -> object:
+                calls.append((name, patience))
+                clock.advance(patience)
+                return awaited(0.0)
+
+            return wait
+
+    monkeypatch.setattr(serving, "CachedQuery", Hanging)
+    monkeypatch.setattr(serving, "time", SimpleNamespace(time=time.time, monotonic=clock.monotonic))
+    monkeypatch.setattr(serving.Served, "look", lambda _: left.wait(LONG))
+    monkeypatch.setattr(Jobs, "statuses", lambda _: left.wait(LONG))
+    made = make()
+    made.start()
+    assert not [key for key in metrics(made) if "job-0" in key]
+    left.set()
+    groups, jobs = "opencqrs-look", "opencqrs-jobs-look"
+    assert calls == [groups, jobs, (groups, 4.0), (jobs, 0.0)]
 
 
 @pytest.mark.release(database="sqlite")

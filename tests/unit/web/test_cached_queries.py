@@ -44,6 +44,25 @@ def test_a_result_is_kept_for_a_moment(kept, passed, found):
     assert look.get(LONG) == found
 
 
+def test_queries_that_were_begun_run_at_the_same_time_and_their_results_are_returned_however_old(kept):
+    now, second_runs = [5.0], Event()
+
+    def first() -> int:
+        assert second_runs.wait(LONG)
+        return 1
+
+    def second() -> int:
+        second_runs.set()
+        return 2
+
+    queries = [kept(look, lambda: now[0]) for look in (first, second)]
+    one, two = [query.begin() for query in queries]
+    assert one(LONG) == 1
+    assert two(LONG) == 2
+    now[0] += 100.0
+    assert [one(0.0), two(0.0)] == [1, 2]
+
+
 def test_an_exception_is_kept_and_raised_to_all_callers(kept):
     asked = []
 
