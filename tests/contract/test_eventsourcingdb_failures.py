@@ -115,6 +115,23 @@ def test_a_transient_failure_is_an_outage_and_the_next_read_continues(
 
 
 @in_version_2
+@pytest.mark.parametrize(
+    "line", ["", '{"type":"ev', '{"type":"event","data":{"type":"io.eventsourcingdb.api.ping-received"}']
+)
+def test_a_first_response_of_a_connection_that_ends_early_is_an_outage(
+    open_store: Open, ten_events: None, server: EventSourcingDbStandIn, line: str
+) -> None:
+    store = open_store()
+    server.misbehave(Fault("ping", 0, line, Then.END))
+    with pytest.raises(
+        EventSourcingDbUnavailableError, match=r"OCQ-331.*its response ended before it was complete"
+    ) as raised:
+        store.head()
+    assert store.is_outage(raised.value)
+    assert identities(store) == [str(n) for n in range(10)]
+
+
+@in_version_2
 @pytest.mark.parametrize("code", ["server-shutting-down", "indexes-rebuilding", "restore-in-progress", "store-failed"])
 def test_a_server_that_is_not_ready_is_an_outage(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, code: str

@@ -47,6 +47,7 @@ _PASSING_CODES = {
 # For a bare ServerError of the client, only the text shows these two: a stream that was closed in the middle, and a
 # response without the server's header, as from a proxy while the server is down.
 _PASSING_TEXTS = ("closed the stream before it ended", "must be EventSourcingDB")
+_OF_PING = "find out whether the server offers the v2 API, it answered with "  # then the whole body and a point
 _SHUTTING_DOWN = "shutting down"  # in version 1 errors have no code; its words are not documented
 
 _START = "start it, or correct event-store.url"
@@ -114,13 +115,13 @@ def _refused(error: DbApiError, label: str) -> EventStoreError:
 def _is_outage(error: Exception) -> bool:
     if isinstance(error, ConnectionStalledError | aiohttp.ClientError | OSError):
         return not isinstance(error, aiohttp.ClientResponseError)  # too many redirects, or not HTTP
-    if _ends_within_a_line(error):
+    if _ends_early(error):
         return True
     return isinstance(error, ServerError) and any(text in str(error) for text in _PASSING_TEXTS)
 
 
-def _ends_within_a_line(error: BaseException) -> bool:
-    """Return whether a response ended, even cleanly, before the end of a line: the client passes on what has arrived.
+def _ends_early(error: BaseException) -> bool:
+    """Return whether a response ended, even cleanly, before it was complete: the client passes on what has arrived.
 
     Each line is an object and ends with a line feed; other text that cannot be read is not cut.
     """
@@ -129,6 +130,19 @@ def _ends_within_a_line(error: BaseException) -> bool:
             return text.startswith("{") and not text.endswith("\n")
         case UnicodeDecodeError(object=content):
             return content.startswith(b"{") and not content.endswith(b"\n")
+    return isinstance(error, ServerError) and _quotes_cut_ping(str(error))
+
+
+def _quotes_cut_ping(text: str) -> bool:
+    """Return whether an error quotes a response to a ping that is empty, or the beginning of an object."""
+    _, quotes, rest = text.partition(_OF_PING)
+    body = rest.removesuffix(".")
+    if not quotes or (body and not body.startswith("{")):
+        return False
+    try:
+        json.loads(body)
+    except ValueError:
+        return True
     return False
 
 
@@ -144,8 +158,8 @@ def _reason(error: BaseException) -> str:
     match error:
         case EventStoreError():
             text = error.what
-        case _ if _ends_within_a_line(error):
-            text = "its response ended in the middle of a line"
+        case _ if _ends_early(error):
+            text = "its response ended before it was complete"
         case aiohttp.ClientResponseError():  # if it is not HTTP, some lines, with a mark below the last one
             text = " ".join(error.message.replace("^", " ").split())
         case _:

@@ -41,6 +41,11 @@ def unreadable(content: bytes) -> ServerError:
     raise AssertionError(content)
 
 
+def undetected(body: str) -> ServerError:
+    """Return the error of the client for a response to its ping that it does not understand."""
+    return ServerError(f"Failed to find out whether the server offers the v2 API, it answered with {body}.")
+
+
 def reported(status: int, code: str | None = None, text: str = "words") -> DbApiError:
     return DbApiError(status=status, description=text, code=code)
 
@@ -61,6 +66,11 @@ def reported(status: int, code: str | None = None, text: str = "words") -> DbApi
         (unreadable(b'{"type":"\xff"}\n'), "OCQ-334", EventStoreError),
         (unreadable(b"<html>"), "OCQ-334", EventStoreError),
         (unreadable(b"\xff"), "OCQ-334", EventStoreError),
+        (undetected('{"type":"ev'), "OCQ-331", EventSourcingDbUnavailableError),
+        (undetected(""), "OCQ-331", EventSourcingDbUnavailableError),
+        (undetected('{"type":"news"}'), "OCQ-334", EventStoreError),
+        (undetected("<html>"), "OCQ-334", EventStoreError),
+        (ServerError('A line is {"type":"ev.'), "OCQ-334", EventStoreError),
         (ServerError("Server must be EventSourcingDB"), "OCQ-331", EventSourcingDbUnavailableError),
         (reported(500), "OCQ-331", EventSourcingDbUnavailableError),
         (reported(503), "OCQ-331", EventSourcingDbUnavailableError),
