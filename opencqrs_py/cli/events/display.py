@@ -12,8 +12,9 @@ import orjson
 
 from opencqrs_py.cli.output import stderr
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.model.cloudevents import write_event
+from opencqrs_py.model.cloudevents import extensions_of, write_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.json_text import exact_members
 from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.notices import in_words
 
@@ -59,20 +60,19 @@ def positioned(event: Event) -> dict[str, Any]:
     """Return an event as the object of CloudEvents' JSON format, preceded by its position.
 
     An extension attribute of that name, which CloudEvents allow, is left out: programs page by the position. Lone
-    surrogates in its data, which some logs contain, are escaped.
+    surrogates, which some logs contain, are escaped.
 
     Returns:
-        The object is for ``orjson``.
+        The object is for ``orjson``, alone or as a part of one list or object.
 
     Raises:
         EventFormatError: OCQ-210, if its data or metadata are not JSON.
     """
     try:
         written = write_event(event)
-    except EventFormatError:
-        if (data := _escaped(event.payload or "")) is None:
-            raise
-        written = {**write_event(event._replace(payload="0")), "data": data}
+        orjson.dumps([written])
+    except (EventFormatError, orjson.JSONEncodeError) as error:
+        written = _escaped(event, error)
     return {"position": 0, **written} | {"position": event.position}
 
 
@@ -84,13 +84,37 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _WITH_SURROGATES = json.JSONDecoder(parse_constant=_refuse)  # orjson accepts none, not even as escapes
 
 
-def _escaped(payload: str) -> orjson.Fragment | None:
-    """Return data as JSON with escapes for lone surrogates, ``None`` if they are not JSON for another reason."""
+def _escaped(event: Event, error: Exception) -> dict[str, Any]:
+    """Return an event like ``write_event``, with escapes for lone surrogates.
+
+    Raises:
+        Exception: ``error``, if its data or metadata are not JSON for another reason.
+    """
+    payload, extensions = (None if text is None else _escapes(text) for text in (event.payload, event.extensions))
     try:
-        _WITH_SURROGATES.decode(payload)
-    except (ValueError, RecursionError):
-        return None
-    return orjson.Fragment(_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", payload))
+        if payload is not None:
+            _WITH_SURROGATES.decode(payload)
+        metadata = _metadata(event, extensions) if extensions else {}
+    except (ValueError, TypeError, RecursionError):
+        raise error from error.__cause__
+    attributes = write_event(event._replace(payload=None, extensions=None))
+    written = {name: _escapes(json.dumps(text, ensure_ascii=False)) for name, text in attributes.items()}
+    written |= {} if payload is None else {"data": payload}
+    return {name: orjson.Fragment(text) for name, text in {**written, **metadata}.items()}
+
+
+def _metadata(event: Event, extensions: str) -> dict[str, str]:
+    """Return the metadata that are shown, each value as JSON; ``extensions`` are all, with escapes."""
+    if not isinstance(_WITH_SURROGATES.decode(extensions), dict):
+        raise TypeError("the metadata are not an object")
+    members = exact_members(extensions.encode())
+    shown = extensions_of(event._replace(extensions=orjson.dumps(dict.fromkeys(members)).decode()))
+    return {name: members[name] for name in shown}
+
+
+def _escapes(text: str) -> str:
+    """Return a text with escapes for its lone surrogates, as JSON has them."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def summed_up(added: int, given: int, done: str) -> str:

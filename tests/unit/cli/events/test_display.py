@@ -39,6 +39,32 @@ def test_lone_surrogates_in_data_are_escaped(payload, printed):
     assert json.loads(line)["data"] == json.loads(payload)
 
 
+@pytest.mark.parametrize("name", ["id", "source", "subject", "type", "time"])
+def test_lone_surrogates_in_attributes_are_escaped(name):
+    event = stored('{"n":12345678901234567890123}')._replace(**{name: 'ö "\ud83d'})
+    shown = json.loads(orjson.dumps(positioned(event)))
+    assert shown == {**json.loads(orjson.dumps(positioned(event._replace(**{name: "x"})))), name: 'ö "\ud83d'}
+
+
+@pytest.mark.parametrize(
+    ("extensions", "shown"),
+    [
+        ('{"trace":"\ud83d ö"}', {"trace": "\ud83d ö"}),
+        ('{"trace": "\\ud83d", "n": 12345678901234567890123}', {"trace": "\ud83d", "n": 12345678901234567890123}),
+        ('{"id":"other","position":7,"trace":["\ud83d"]}', {"trace": ["\ud83d"]}),
+    ],
+)
+def test_lone_surrogates_in_metadata_are_escaped(extensions, shown):
+    known = json.loads(orjson.dumps(positioned(stored("1")._replace(extensions=None))))
+    assert json.loads(orjson.dumps(positioned(stored("1")._replace(extensions=extensions)))) == {**known, **shown}
+
+
+@pytest.mark.parametrize("extensions", ["\ud83d", '["\ud83d"]', '{"\ud83d":1}', '{"x":"\ud83d","y":NaN}'])
+def test_metadata_that_are_no_json_object_are_an_error_that_names_the_event(extensions):
+    with pytest.raises(EventFormatError, match=r"OCQ-210[\s\S]*event a at position 1"):
+        positioned(stored("1")._replace(extensions=extensions))
+
+
 @pytest.mark.parametrize("payload", ["no JSON", "\ud83d", '{"x":"\ud83d","y":NaN}', '["\ud83d",' + "[" * 100_000])
 def test_data_that_are_not_json_are_an_error_that_names_the_event(payload):
     with pytest.raises(EventFormatError, match=r"OCQ-210[\s\S]*event a at position 1"):

@@ -35,6 +35,26 @@ def test_the_json_has_the_events_before_one_whose_data_are_not_json(capsys):
     assert [(each["position"], each["data"]) for each in printed] == [(1, {}), (2, "\ud83d")]
 
 
+def printed_by_list(capsys, *events):
+    print_list(events)
+    return json.loads(capsys.readouterr().out)
+
+
+def printed_by_tail(capsys, *events):
+    listings._show_json(events)
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("printed_by", [printed_by_list, printed_by_tail])
+@pytest.mark.parametrize("other", ['"\ud83d"', "12345678901234567890123", "[" * 253 + "]" * 253])
+@pytest.mark.parametrize("name", ["source", "subject", "type", "extensions"])
+def test_the_json_has_events_with_lone_surrogates_wherever_they_are(capsys, printed_by, other, name):
+    value = '{"trace":"\ud83d"}' if name == "extensions" else "\ud83d"
+    first, second = printed_by(capsys, event(1, payload=other), event(2)._replace(**{name: value}))
+    assert first["data"] == json.loads(other)
+    assert second["trace" if name == "extensions" else name] == "\ud83d"
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize("odd", [{"subject": "/" + "x" * 5_000}, {"event_type": "日" * 300}, {"payload": "y" * 300}])
 def test_a_value_too_long_for_the_table_is_cut_without_affecting_other_columns(lines, width, odd):
