@@ -440,6 +440,9 @@ def _before(monkeypatch: pytest.MonkeyPatch, owner: type, step: str, function: C
     monkeypatch.setattr(owner, step, after_function)
 
 
+ByAnother = Callable[[Rebuilds], None]
+
+
 def _given_up(rebuilds: Rebuilds) -> None:
     assert rebuilds.abort("catalog")
 
@@ -603,6 +606,42 @@ def test_a_rebuild_ended_by_another_process_before_its_first_event_says_so_and_n
         assert by_another is _given_up or wrong.is_there("shadow")
     assert "end by time" not in caplog.text
     assert wrong.lent()["/books/3"] == 99
+
+
+def _is_refused_and_can_be_repeated(world: World, patch: pytest.MonkeyPatch, step: str, by_another: ByAnother) -> None:
+    with world.application() as application, world.application() as other:
+        _before(patch, Shadows, step, lambda: by_another(other.rebuilds))
+        with pytest.raises(RebuildError, match=r"another process has ended the rebuild of group 'catalog'"):
+            application.rebuilds.rebuild("catalog")
+        if by_another is _completed:
+            application.rebuilds.undo("catalog")
+        phase = "building" if by_another is _about_to_fill else "ended"
+        assert world.send("SELECT phase FROM opencqrs_rebuilds") == [(phase,)]
+        assert world.lent()["/books/3"] == 99
+        assert application.rebuilds.rebuild("catalog").position == 14
+        assert world.lent()["/books/3"] == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rebuild_does_not_replace_the_record_of_one_completed_meanwhile(
+    wrong: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _is_refused_and_can_be_repeated(wrong, monkeypatch, "open", _completed)
+
+
+@pytest.mark.parametrize("kind", [SQLITE, MARIADB])  # PostgreSQL makes and records the place in one transaction
+@pytest.mark.parametrize("by_another", [_given_up, _completed])
+def test_a_rebuild_ended_by_another_process_before_it_is_recorded_says_so(
+    wrong: World, monkeypatch: pytest.MonkeyPatch, by_another: ByAnother
+) -> None:
+    _is_refused_and_can_be_repeated(wrong, monkeypatch, "_begin_after", by_another)
+
+
+@pytest.mark.parametrize("kind", [MARIADB])
+def test_on_mariadb_a_rebuild_does_not_replace_the_record_of_one_begun_meanwhile(
+    wrong: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _is_refused_and_can_be_repeated(wrong, monkeypatch, "_begin_after", _about_to_fill)
 
 
 @pytest.mark.parametrize("kind", KINDS)

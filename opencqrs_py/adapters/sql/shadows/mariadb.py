@@ -124,8 +124,7 @@ class MariaDbShadows(Shadows):
                 view, of = f"{shadow}.{quoted(table)}", f"{live}.{quoted(table)}"
                 run(connection, f"CREATE ALGORITHM = TEMPTABLE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608
             copy_structure(connection, live, shadow, tables)
-        with self._database.writing() as connection:
-            self._write(connection, begun)
+        self._begin_after(begun)
 
     def _charset(self, connection: Connection) -> str:
         asked = (

@@ -109,7 +109,7 @@ class PostgresqlShadows(Shadows):
                 view, of = f"{quoted(shadow)}.{quoted(table)}", f"{quoted(live)}.{quoted(table)}"
                 run(connection, f"CREATE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608 quoted
             copy_structure(connection, live, shadow, tables)
-            self._write(connection, begun)
+            self._begin(connection, begun)
 
     @override
     def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:

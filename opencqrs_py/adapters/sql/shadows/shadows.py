@@ -147,6 +147,22 @@ class Shadows(ABC):
         connection.execute(delete(self._rebuilds).where(self._rebuilds.c.group_name == record.group))
         connection.execute(self._rebuilds.insert().values(**rebuild_row(record)))
 
+    def _begin(self, connection: Connection, begun: RebuildRecord, *, replaces_builds: bool = False) -> None:
+        """Record a build, unless another process has begun or completed one since: its record is not replaced."""
+        now = found_rebuild(connection, self._rebuilds, begun.group)
+        if now is not None and now.phase is not RebuildPhase.ENDED and not (replaces_builds and now.has_shadow):
+            raise ended_elsewhere(begun.group)
+        self._write(connection, begun)
+
+    def _begin_after(self, begun: RebuildRecord, *, replaces_builds: bool = False) -> None:
+        """Record a build whose place was made in another transaction, unless another process has dropped it since."""
+        with self._database.writing() as connection:
+            self._begin(connection, begun, replaces_builds=replaces_builds)
+        if not self.exists(begun.group):  # an abort that found no record to end
+            with self._database.writing() as connection:
+                self._write(connection, replace(begun, phase=RebuildPhase.ENDED))
+            raise ended_elsewhere(begun.group)
+
     # The build
 
     def structure_of(self, tables: Collection[str], connection: Connection | None = None) -> dict[str, str]:

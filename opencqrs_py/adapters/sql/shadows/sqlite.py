@@ -112,8 +112,7 @@ class SqliteShadows(Shadows):
                 new.execute(sql)
             new.execute("COMMIT")
         prepared_place(self._url(self._file("shadow", begun.group)))
-        with self._database.writing() as live:
-            self._write(live, begun)
+        self._begin_after(begun, replaces_builds=True)  # as its file has replaced that of another build
 
     @override
     def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:
