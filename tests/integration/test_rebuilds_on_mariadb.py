@@ -287,7 +287,7 @@ def test_a_missing_privilege_on_databases_of_rebuilds_is_named_with_a_grant_that
     def refused(command: str, reason: str) -> None:
         with pytest.raises(RebuildError, match=f"OCQ-630.*{reason} .*Access denied") as caught:
             getattr(application.rebuilds, command)("catalog")
-        assert caught.value.fix == "have an administrator GRANT ALL ON `opencqrs\\_%`.* TO the user"
+        assert caught.value.fix == "have an administrator GRANT ALL ON `opencqrs\\_%`.* TO `limited`@`localhost`"
 
     world = of(empty, make_module, TABLE, WRITE)
     shadow, old = world.place("shadow"), world.place("old")
@@ -304,3 +304,31 @@ def test_a_missing_privilege_on_databases_of_rebuilds_is_named_with_a_grant_that
         refused("drop_old", f"the database {old} cannot be dropped")
         administrator("GRANT DROP ON `opencqrs\\_%`.* TO limited@localhost")
         assert application.rebuilds.drop_old("catalog")
+
+
+@pytest.mark.parametrize(
+    ("setting", "held", "needed"), [("tables", "INSERT", "ALL"), ("shared-tables", "SELECT (n)", "SELECT")]
+)
+def test_a_missing_privilege_on_a_table_of_the_settings_is_not_named_as_one_on_databases(
+    empty: World,
+    administrator: Callable[[str], None],
+    make_module: Callable[[str], ModuleType],
+    setting: str,
+    held: str,
+    needed: str,
+) -> None:
+    administrator("GRANT ALL ON `opencqrs\\_%`.* TO limited@localhost")
+    world = of(empty, make_module, TABLE, WRITE)
+    live = make_url(world.url).database
+    tables = [table for (table,) in world.send("SHOW TABLES")]
+    world.send("CREATE TABLE rates (n INTEGER, m INTEGER)")
+    administrator(f"REVOKE ALL ON {live}.* FROM limited@localhost")
+    for table in tables:
+        administrator(f"GRANT ALL ON {live}.{table} TO limited@localhost")
+    administrator(f"GRANT {held} ON {live}.rates TO limited@localhost")
+    with world.application(**{f"event-handling.groups.catalog.rebuild.{setting}": ["rates"]}) as application:
+        with pytest.raises(RebuildError, match=r"OCQ-630.*cannot be made .*denied.*rates") as caught:
+            application.rebuilds.rebuild("catalog")
+        assert caught.value.fix.startswith("have an administrator grant the user ALL on the tables of rebuild.tables")
+        administrator(f"GRANT {needed} ON {live}.rates TO limited@localhost")
+        application.rebuilds.rebuild("catalog")

@@ -457,9 +457,8 @@ def test_a_trigger_of_a_table_with_partitions_is_kept_once(
         assert world.send(asked) == before
 
 
-def test_without_the_privilege_to_create_schemas_the_error_names_a_grant_that_suffices(world: World, role: str) -> None:
-    administrator = world.url
-    name = make_url(administrator).database
+def _limited(world: World, role: str) -> str:
+    """Return the URL for a role that owns the tables and may create others; it may not create schemas."""
     world.send(
         f"ALTER ROLE {role} LOGIN",
         f"GRANT USAGE, CREATE ON SCHEMA public TO {role}",
@@ -470,14 +469,30 @@ def test_without_the_privilege_to_create_schemas_the_error_names_a_grant_that_su
             )
         ),
     )
-    limited = make_url(administrator).set(username=role).render_as_string(hide_password=False)
-    setting = {"database.url": limited}
+    return make_url(world.url).set(username=role).render_as_string(hide_password=False)
+
+
+def test_without_the_privilege_to_create_schemas_the_error_names_a_grant_that_suffices(world: World, role: str) -> None:
+    name, setting = make_url(world.url).database, {"database.url": _limited(world, role)}
     with pytest.raises(RebuildError, match=f"OCQ-630.*cannot be made.*permission denied for database {name}") as caught:
         rebuild(world, **setting)
-    assert caught.value.fix == "have an administrator GRANT CREATE ON DATABASE … TO the user"
-    world.send(f"GRANT CREATE ON DATABASE {name} TO {role}")
+    assert caught.value.fix == f"have an administrator GRANT CREATE ON DATABASE {name} TO {role}"
+    world.send(caught.value.fix.removeprefix("have an administrator "))
     assert rebuild(world, **setting)["lent"] is Fate.SWAPPED
     undo(world, **setting)
+
+
+def test_a_missing_privilege_on_a_table_of_the_settings_is_not_named_as_one_on_the_database(
+    world: World, role: str
+) -> None:
+    settings = {"database.url": _limited(world, role), "event-handling.groups.catalog.rebuild.tables": ["rates"]}
+    name = make_url(world.url).database
+    world.send(f"GRANT CREATE ON DATABASE {name} TO {role}", "CREATE TABLE rates (n INTEGER)")
+    with pytest.raises(RebuildError, match=r"OCQ-630.*cannot be made.*permission denied for table rates") as caught:
+        rebuild(world, **settings)
+    assert caught.value.fix.startswith("have an administrator make the user the owner of the tables of rebuild.tables")
+    world.send(f"ALTER TABLE rates OWNER TO {role}")
+    assert rebuild(world, **settings)["lent"] is Fate.SWAPPED
 
 
 def test_a_pooler_that_routes_to_the_live_tables_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ WHERE referenced_table_name IS NOT NULL AND (table_schema = %s OR referenced_tab
 class MariaDbShadows(Shadows):
     """Keeps shadows in databases of the same server, since a table moves from one to another in no time."""
 
-    grant = "GRANT ALL ON `opencqrs\\_%`.* TO the user"
+    of_tables = "grant the user ALL on the tables of rebuild.tables, and SELECT on those of rebuild.shared-tables"
     taken = frozenset({1007, 1049, 1050})  # the database exists; it does not, or the first table in it exists
 
     @property
@@ -118,8 +118,9 @@ class MariaDbShadows(Shadows):
             what = f"the driver {self._database.url.drivername} does not show its statements, which a rebuild checks"
             raise RebuildError("OCQ-630", what, self._database.label, "use the driver PyMySQL: mariadb://…")
         with self._database.reading() as connection, self._making(begun.group):
-            connection.exec_driver_sql(f"CREATE DATABASE {shadow} CHARACTER SET {self._charset(connection)}")
-            connection.exec_driver_sql(f"CREATE TABLE {shadow}.{WRITTEN} {WRITTEN_COLUMNS}")
+            with self._granted_for(begun.group):
+                connection.exec_driver_sql(f"CREATE DATABASE {shadow} CHARACTER SET {self._charset(connection)}")
+                connection.exec_driver_sql(f"CREATE TABLE {shadow}.{WRITTEN} {WRITTEN_COLUMNS}")
             for table in shared:  # a view, which cannot be written to while it is read
                 view, of = f"{shadow}.{quoted(table)}", f"{live}.{quoted(table)}"
                 run(connection, f"CREATE ALGORITHM = TEMPTABLE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608
@@ -133,6 +134,12 @@ class MariaDbShadows(Shadows):
         )
         found: str = connection.exec_driver_sql(asked, (self._live_place,)).scalar_one()
         return found
+
+    @override
+    def _grant(self) -> str:
+        with self._database.reading() as connection:
+            name, _, host = connection.exec_driver_sql("SELECT CURRENT_USER()").scalar_one().rpartition("@")
+        return f"GRANT ALL ON `opencqrs\\_%`.* TO {quoted(name)}@{quoted(host)}"
 
     @override
     def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:

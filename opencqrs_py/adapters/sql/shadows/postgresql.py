@@ -56,7 +56,7 @@ SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0
 class PostgresqlShadows(Shadows):
     """Keeps shadows in schemas of the same database, since a table moves from one to another in no time."""
 
-    grant = "GRANT CREATE ON DATABASE … TO the user"
+    of_tables = "make the user the owner of the tables of rebuild.tables"
     taken = frozenset({"42P06"})  # the schema exists
 
     @cached_property
@@ -103,13 +103,20 @@ class PostgresqlShadows(Shadows):
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
         live, shadow = self._live_place, self._place("shadow", begun.group)
         with self._making(begun.group), self._database.dialect.change_lock(self._database) as connection:
-            connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
+            with self._granted_for(begun.group):
+                connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
             connection.exec_driver_sql(f"CREATE TABLE {quoted(shadow)}.{WRITTEN} {WRITTEN_COLUMNS}")
             for table in shared:
                 view, of = f"{quoted(shadow)}.{quoted(table)}", f"{quoted(live)}.{quoted(table)}"
                 run(connection, f"CREATE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608 quoted
             copy_structure(connection, live, shadow, tables)
             self._begin(connection, begun)
+
+    @override
+    def _grant(self) -> str:
+        asked = "SELECT 'ON DATABASE ' || quote_ident(current_database()) || ' TO ' || quote_ident(current_user)"
+        with self._database.reading() as connection:
+            return f"GRANT CREATE {connection.exec_driver_sql(asked).scalar_one()}"
 
     @override
     def _triggers(self, connection: Connection, tables: Collection[str]) -> dict[str, Triggers]:

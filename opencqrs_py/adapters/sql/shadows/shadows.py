@@ -6,7 +6,7 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import ClassVar, TypeVar
@@ -84,11 +84,11 @@ class Shadows(ABC):
         database: The database of the live tables and of the progress, opened by its URL.
 
     Attributes:
-        grant: What gives the database's user the privileges that a rebuild needs.
+        of_tables: What an administrator has to do so that the database's user can have tables copied and swapped.
         taken: Codes of the errors that a new place causes only if another process makes or drops it, too.
     """
 
-    grant: ClassVar[str] = ""
+    of_tables: ClassVar[str] = ""
     taken: ClassVar[frozenset[Code]] = frozenset()
 
     def __init__(self, database: Database) -> None:
@@ -380,21 +380,29 @@ class Shadows(ABC):
         except DBAPIError as error:
             if self._database.dialect.fault_of(error) is not Fault.DENIED:
                 raise
-            raise self._refused(what, error, f"have an administrator {self.grant}") from None
+            raise self._refused(what, error, f"have an administrator {self._grant()}") from None
+
+    def _grant(self) -> str:
+        """Return the statement that gives the database's user the privilege to make and drop places."""
+        return ""
 
     @contextmanager
     def _making(self, group: str) -> Iterator[None]:
-        """Explain, with OCQ-630, why the place of a shadow cannot be made in this block."""
-        what = f"the shadow of group '{group}' cannot be made"
+        """Explain, with OCQ-630, why the place of a shadow, or a table in it, cannot be made in this block."""
         try:
-            with self._granted(what):
-                yield
+            yield
         except DBAPIError as error:
             if self._database.is_outage(error):
                 raise
             if self._database.dialect.code_of(error.orig) in self.taken:
                 raise ended_elsewhere(group) from None
-            raise self._refused(what, error, "change that, and run the same command again") from None
+            is_denied = self._database.dialect.fault_of(error) is Fault.DENIED
+            todo = f"have an administrator {self.of_tables}" if is_denied else "change that"
+            raise self._refused(_not_made(group), error, f"{todo}, and run the same command again") from None
+
+    def _granted_for(self, group: str) -> AbstractContextManager[None]:
+        """Explain that the user lacks the privilege to make the place of a shadow in this block."""
+        return self._granted(_not_made(group))
 
     def _refused(self, what: str, error: DBAPIError, fix: str) -> RebuildError:
         return RebuildError("OCQ-630", f"{what} ({reason_of(error)})", self._database.label, fix)
@@ -528,6 +536,10 @@ class Shadows(ABC):
         self._database.dialect.lock_claim(self._database, connection, group, list(known))
         again = held(connection, progress, group)
         yield {partition: cursor.stored for partition, cursor in again.items()}
+
+
+def _not_made(group: str) -> str:
+    return f"the shadow of group '{group}' cannot be made"
 
 
 def fate_of(*, live: bool, written: bool, named: bool) -> Fate:
