@@ -263,6 +263,10 @@ def test_a_rebuild_whose_database_another_process_drops_or_fills_as_it_is_made_s
         event.remove(Engine, "before_cursor_execute", hear)
 
 
+GRANT = "GRANT ALL ON `opencqrs\\_%`.* TO limited@localhost"
+REVOKE = "REVOKE ALL ON `opencqrs\\_%`.* FROM limited@localhost"
+
+
 @pytest.fixture
 def administrator(empty: World) -> Iterator[Callable[[str], None]]:
     """Sends statements as a user with all privileges; the world gets one with those on its own database only."""
@@ -298,12 +302,62 @@ def test_a_missing_privilege_on_databases_of_rebuilds_is_named_with_a_grant_that
         assert not application.rebuilds.drop_old("catalog")
         administrator(f"GRANT ALL ON {shadow}.* TO limited@localhost")
         refused("rebuild", f"the database {old} cannot be made")
-        administrator("GRANT ALL ON `opencqrs\\_%`.* TO limited@localhost")
+        administrator(GRANT)
         application.rebuilds.rebuild("catalog")
         administrator("REVOKE DROP ON `opencqrs\\_%`.* FROM limited@localhost")
         refused("drop_old", f"the database {old} cannot be dropped")
         administrator("GRANT DROP ON `opencqrs\\_%`.* TO limited@localhost")
         assert application.rebuilds.drop_old("catalog")
+
+
+@pytest.mark.parametrize("command", ["drop_old", "undo"])
+def test_old_tables_that_the_user_may_not_see_are_not_treated_as_gone(
+    empty: World, administrator: Callable[[str], None], make_module: Callable[[str], ModuleType], command: str
+) -> None:
+    administrator(GRANT)
+    world = of(empty, make_module, TABLE, WRITE)
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+        administrator(REVOKE)
+        for _ in range(2):
+            with pytest.raises(RebuildError, match=r"OCQ-630.*cannot be used .*Access denied") as caught:
+                getattr(application.rebuilds, command)("catalog")
+            assert "GRANT ALL ON `opencqrs" in caught.value.fix
+            assert world.send("SELECT phase FROM opencqrs_rebuilds") == [("swapped",)]
+        administrator(GRANT)
+        assert world.is_there("old")
+        assert getattr(application.rebuilds, command)("catalog")
+        assert not world.is_there("old")
+
+
+def test_old_tables_dropped_by_hand_are_gone(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+    world = of(empty, make_module, TABLE, WRITE)
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+        world.send(f"DROP DATABASE {world.place('old')}")
+        with pytest.raises(RebuildError, match=r"OCQ-630.*old tables of group 'catalog' are gone"):
+            application.rebuilds.undo("catalog")
+        assert application.rebuilds.drop_old("catalog")
+
+
+@pytest.mark.parametrize("command", ["abort", "rebuild"])
+def test_a_shadow_that_the_user_may_not_see_is_not_treated_as_dropped(
+    empty: World, administrator: Callable[[str], None], make_module: Callable[[str], ModuleType], command: str
+) -> None:
+    administrator(GRANT)
+    world = of(empty, make_module, TABLE, WRITE)
+    with world.application() as application:
+        build = application.rebuilds._build(*application.rebuilds._chosen("catalog"))
+        build._opened(build._live())
+        administrator(REVOKE)
+        for _ in range(2):
+            with pytest.raises(RebuildError, match=r"OCQ-630.*cannot be used .*Access denied"):
+                getattr(application.rebuilds, command)("catalog")
+            assert world.send("SELECT phase FROM opencqrs_rebuilds") == [("building",)]
+        administrator(GRANT)
+        assert world.is_there("shadow")
+        assert getattr(application.rebuilds, command)("catalog")
+        assert not world.is_there("shadow")
 
 
 @pytest.mark.parametrize(
@@ -317,7 +371,7 @@ def test_a_missing_privilege_on_a_table_of_the_settings_is_not_named_as_one_on_d
     held: str,
     needed: str,
 ) -> None:
-    administrator("GRANT ALL ON `opencqrs\\_%`.* TO limited@localhost")
+    administrator(GRANT)
     world = of(empty, make_module, TABLE, WRITE)
     live = make_url(world.url).database
     tables = [table for (table,) in world.send("SHOW TABLES")]

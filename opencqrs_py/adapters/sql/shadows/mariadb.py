@@ -60,6 +60,7 @@ from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 
 _NOT_YET, _DONE = "opencqrs_swapping", "opencqrs_swapped"  # the table whose name shows whether all were renamed
+_UNKNOWN_DATABASE = 1049
 _RENAME_SECONDS = 5.0  # that a swap tries to get the locks of all tables, while the live group waits
 _RENAME_PAUSE = 0.01
 _FIX = "drop it before and create it again after the rebuild; or reset the group"
@@ -76,7 +77,9 @@ class MariaDbShadows(Shadows):
     """Keeps shadows in databases of the same server, since a table moves from one to another in no time."""
 
     of_tables = "grant the user ALL on the tables of rebuild.tables, and SELECT on those of rebuild.shared-tables"
-    taken = frozenset({1007, 1049, 1050})  # the database exists; it does not, or the first table in it exists
+    taken = frozenset(
+        {1007, _UNKNOWN_DATABASE, 1050}
+    )  # the database exists; it does not, or the first table in it exists
 
     @property
     @override
@@ -214,17 +217,32 @@ class MariaDbShadows(Shadows):
     def _drop_shadow(self, group: str) -> None:
         known = self.record(group)
         if known is not None and known.phase is RebuildPhase.BUILDING:
+            self._require_visible(self._place("shadow", group))
             with self._database.writing() as connection:
                 self._write(connection, replace(known, phase=RebuildPhase.ENDED))
         self._drop(self._place("shadow", group))
 
     @override
     def drop_old(self, group: str) -> None:
-        self._drop(self._place("old", group))
-        known = self.record(group)
+        known, old = self.record(group), self._place("old", group)
+        if known is not None and known.keeps_old:
+            self._require_visible(old)
+        self._drop(old)
         if known is not None:
             with self._database.writing() as connection:
                 self._write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
+
+    def _require_visible(self, name: str) -> None:
+        """Refuse with OCQ-630 if the user lacks privileges on a database: the server lists it as if it did not exist.
+
+        One that was dropped is refused, too, unless the user could use it if it existed.
+        """
+        with self._database.reading() as connection, self._granted(f"the database {name} cannot be used"):
+            try:
+                run(connection, f"SHOW TABLES FROM {quoted(name)}").close()
+            except DBAPIError as error:
+                if self._database.dialect.code_of(error.orig) != _UNKNOWN_DATABASE:
+                    raise
 
     def _drop(self, name: str) -> None:
         if not self._has_database(name):  # which a user without privileges on it may not even try
@@ -264,6 +282,7 @@ class MariaDbShadows(Shadows):
     def _undo(self, group: str, fills: Collection[str]) -> Swapped:
         shadow, old = self._place("shadow", group), self._place("old", group)
         before = self._required(group)
+        self._require_visible(old)
         if not self._has_database(old):
             raise old_gone(group, f"database {old}")
         if refused := self._undo_obstacles(before):
