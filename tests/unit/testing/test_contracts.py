@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from concurrent.futures import wait
 from pkgutil import iter_modules
 
 import pytest
@@ -229,6 +231,58 @@ def test_all_locks_are_released_even_if_releases_fail():
     with pytest.raises(RuntimeError, match="no release"):
         next(obtaining)
     assert sorted(map(id, released)) == sorted(map(id, (mine, mine, theirs)))
+
+
+def test_locks_are_released_one_after_another_so_that_slow_releases_do_not_add_up(monkeypatch):
+    class Registry:
+        def obtain(self, name):
+            return self
+
+        def release(self):
+            steps.append("released")
+
+    steps = []
+    awaited = lock_registry._Node.result
+    monkeypatch.setattr(lock_registry._Node, "result", lambda *a: [awaited(*a), steps.append("awaited")][0])
+    obtaining = lock_registry.LockRegistryContract.obtain.__wrapped__(None, mine := Registry(), Registry())
+    obtain = next(obtaining)
+    locks = [obtain(mine, name) for name in "abc"]
+    locks[0].release()
+    steps.clear()
+    next(obtaining, None)
+    assert steps == ["released", "awaited"] * 2, "a lock that a test has released is not released again"
+
+
+WAITS_FOR_AN_EXPIRED_LOCK = """if self.holder() is not self:
+            Event().wait()
+        if self.holder() is self:
+            del"""
+
+
+def test_a_registry_whose_releases_never_return_fails_and_is_awaited_once(failing, monkeypatch):
+    def recorded(futures, seconds):
+        outcomes.append(wait(futures, seconds))
+        return outcomes[-1]
+
+    outcomes = []
+    monkeypatch.setattr(lock_registry, "wait", recorded)
+    monkeypatch.setattr(lock_registry, "SECONDS", 0.5)
+    source = (
+        LEASES.replace("{before_it_is_taken}", "").replace("{may_renew}", "self").replace("import B", "import Event, B")
+    )
+    test = "test_of_two_concurrent_callers_exactly_one_acquires_an_expired_lock or registry_passes"
+    source += "\n    def test_registry_passes(self, registry):\n        pass\n"
+    _, shown = failing(
+        source.replace("if self.holder() is self:\n            del", WAITS_FOR_AN_EXPIRED_LOCK), only=test
+    )
+    assert "release() did not return within 0.5 s" in shown
+    assert sum(not outcome.done for outcome in outcomes) <= 2, "one for each node"
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.001, 300), (10.0, 20)])
+def test_a_slow_lock_registry_has_fewer_rounds(monkeypatch, seconds, count):
+    monkeypatch.setattr(lock_registry, "monotonic", itertools.count(step=seconds).__next__)
+    assert [*lock_registry.rounds()] == [*range(count)]
 
 
 def test_a_source_whose_fingerprint_does_not_identify_the_log_fails(failing):
