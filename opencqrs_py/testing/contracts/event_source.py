@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from itertools import pairwise
+from itertools import islice, pairwise
 from threading import Semaphore
 from time import monotonic
 from typing import ClassVar
@@ -21,16 +21,18 @@ from opencqrs_py.model.selection import Share
 from opencqrs_py.processing.finding import FoundEvent, find_event
 from opencqrs_py.processing.ports import EventSource, SharingSource, Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
-from opencqrs_py.testing.contracts.calls import begun, returned
+from opencqrs_py.testing.contracts.calls import begun, returned, settle
 from opencqrs_py.testing.contracts.log_identity import Append, LogIdentityContract
 
 SECONDS = 30  # longest wait for another thread
-LONG = 2 * SECONDS  # a wait that no test waits out
+LONG = 2 * SECONDS  # longest wait for a call that itself waits for up to SECONDS
+ENDLESS = 2 * LONG  # a wait that no test waits out
+ENOUGH = 20.0  # seconds after which writers append no more batches while others read
 
 ALL = Selection()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
-RARE = (0, 2_999)  # numbers of the only events of a long log that are selected
+BATCH = 100  # events of a long log that are appended together
 MANY = 650  # events that are read in pages
 EACH = 120  # events that a writer appends while others read
 LIMITS = (50, 64, 99, 100, 256, 500, MANY - 1, MANY, MANY + 1)
@@ -95,9 +97,17 @@ def event(number: int, subject: str = "/books/1", event_type: str = "book-lent.v
 
 
 def page(source: EventSource, after: int, limit: int, selection: Selection = ALL, upto: int | None = None) -> Slice:
-    """Return a slice; fail if it is empty and ends after the newest event, since a reader would go on forever."""
+    """Return a slice; fail if a reader would go on forever.
+
+    That is so if the slice has events from outside of it, or is empty and ends after the newest event.
+    """
     part = source.read(after, limit, selection, upto)
-    if part.upto > after and not part.events:
+    if part.events:
+        first, last = part.events[0].position, part.events[-1].position
+        assert after < first <= last <= part.upto, (
+            f"read({after}, {limit}) ends at {part.upto}, but has the events {first} to {last}"
+        )
+    elif part.upto > after:
         head = source.head()
         assert part.upto <= head, f"read({after}, {limit}) ends at {part.upto}, but the newest event is {head}"
     return part
@@ -132,7 +142,7 @@ def numbers(source: EventSource, selection: Selection = ALL, limit: int = 1_000)
 
 def ended(waiting: Future[int]) -> int:
     """Return the result of a wait of a watch; fail if it does not end."""
-    return returned(waiting, SECONDS, "a watch still waits although its time is over, it was woken, or events came")
+    return returned(waiting, LONG, "a watch still waits although its time is over, it was woken, or events came")
 
 
 def waited(watch: Watch, after: int, seconds: float) -> int:
@@ -140,40 +150,87 @@ def waited(watch: Watch, after: int, seconds: float) -> int:
     return ended(begun(watch.wait, after, seconds))
 
 
-def append_each(append: Append, first: int, reads: Semaphore) -> None:
-    """Append events whose numbers begin with ``first``, in batches of one to three, each during a read."""
-    for number in range(first, first + EACH, 6):
-        for batch in ((0,), (1, 2), (3, 4, 5)):
-            reads.acquire(timeout=SECONDS)
-            append([event(number + each) for each in batch])
+def append_in_batches(append: Append, events: Iterable[Event]) -> None:
+    """Append many events: stores may limit how many one append can have."""
+    remaining = iter(events)
+    while batch := [*islice(remaining, BATCH)]:
+        append(batch)
 
 
-def numbers_while(source: EventSource, writing: list[Future[None]], reads: Semaphore) -> list[int]:
-    """Return the numbers in the data of all events, in the order in which a reader gets them while others append."""
-    read: list[int] = []
-    after, until = 0, monotonic() + LONG
-    while monotonic() < until:
-        is_over = all(writer.done() for writer in writing)
-        reads.release(len(writing))
-        part = page(source, after, 10)
-        read += [event.data["n"] for event in part.events]
-        if is_over and part.upto <= after:
-            return read
-        after = part.upto
-    pytest.fail(f"append does not return while others append and read (within {LONG} s)")
+def batches(writer: int) -> Iterator[list[int]]:
+    """Yield the numbers of the events that a writer appends together: one to three."""
+    for number in range(EACH * writer, EACH * (writer + 1), 6):
+        yield [number]
+        yield [number + 1, number + 2]
+        yield [number + 3, number + 4, number + 5]
+
+
+class Race:
+    """Writers that append events while a reader reads them."""
+
+    def __init__(self, source: EventSource, append: Append) -> None:
+        self._source = source
+        self._append = append
+        self._reads = Semaphore(0)
+        self._is_read = False
+        self._until = monotonic() + ENOUGH
+        self._moved_at = monotonic()
+
+    def append_each(self, writer: int) -> list[int]:
+        """Append batches of events, each during a read, and return their numbers. A slow source gets fewer."""
+        appended: list[int] = []
+        for batch in batches(writer):
+            self._reads.acquire(timeout=SECONDS)
+            if self._is_read or monotonic() > self._until:
+                break
+            self._append([event(number) for number in batch])
+            self._moved_at = monotonic()
+            appended += batch
+        return appended
+
+    def numbers_while(self, writing: list[Future[list[int]]]) -> list[int]:
+        """Return the numbers in the data of all events, in the order in which a reader gets them."""
+        try:
+            return [number for part in self._read_while(writing) for number in part]
+        finally:
+            self._is_read = True
+            self._reads.release(len(writing))
+
+    def _read_while(self, writing: list[Future[list[int]]]) -> Iterator[list[int]]:
+        after = 0
+        while monotonic() < self._moved_at + SECONDS:
+            is_over = all(writer.done() for writer in writing)
+            self._reads.release(len(writing))
+            part = page(self._source, after, 10)
+            if part.events:
+                self._moved_at = monotonic()
+                yield [event.data["n"] for event in part.events]
+            if is_over and part.upto <= after:
+                return
+            after = part.upto
+        pytest.fail(f"append does not return while others append and read (within {SECONDS} s)")
+
+    def run(self, writers: int) -> tuple[list[int], list[int]]:
+        """Return the numbers that were read and those that were appended, each in order.
+
+        One writer appends on this thread, since the fixture ``append`` may be bound to it.
+        """
+        if writers > 1:
+            writing = [begun(self.append_each, writer) for writer in range(writers)]
+            read = self.numbers_while(writing)
+        else:
+            writing = [Future[list[int]]()]
+            reading = begun(self.numbers_while, writing)
+            settle(writing[0], self.append_each, 0)
+            read = returned(reading, LONG, "a reader does not come to the end although nothing is appended")
+        return read, [number for writer in writing for number in writer.result()]  # raises what an append has raised
 
 
 def check_that_nothing_is_missed(source: EventSource, append: Append, writers: int) -> None:
     """Check that a reader gets each event once and in order, although others append at the same time."""
-    reads = Semaphore(0)
-    writing = [begun(append_each, append, EACH * writer, reads) for writer in range(writers)]
-    read = numbers_while(source, writing, reads)
-    for writer in writing:
-        writer.result()  # raises what an append has raised
+    read, appended = Race(source, append).run(writers)
     assert read == numbers(source), "events were added at or before the end of a slice that had been read without them"
-    assert sorted(read, key=lambda number: number // EACH) == [*range(EACH * writers)], (
-        "events are lost or out of order"
-    )
+    assert sorted(read, key=lambda number: number // EACH) == appended, "events are lost or out of order"
 
 
 def _sorted(value: object) -> str:
@@ -211,6 +268,7 @@ class EventSourceContract(LogIdentityContract):
         takes_any_data: Whether events may have no data, and their texts may contain the character U+0000.
         subjects: The subjects that are tried; leave out those that a server refuses.
         types: The event types that are tried.
+        long_log: How many events a long log has, of which only the first and the last are selected.
     """
 
     keeps_identity: ClassVar[bool] = True
@@ -220,6 +278,7 @@ class EventSourceContract(LogIdentityContract):
     takes_any_data: ClassVar[bool] = True
     subjects: ClassVar[tuple[str, ...]] = SUBJECTS
     types: ClassVar[tuple[str, ...]] = TYPES
+    long_log: ClassVar[int] = 3_000
 
     @pytest.fixture
     def source(self) -> EventSource:
@@ -344,13 +403,15 @@ class EventSourceContract(LogIdentityContract):
             assert not [event for part in parts for event in part.events]
 
     def test_rare_events_are_found_however_far_apart_they_are(self, source: EventSource, append: Append) -> None:
-        append(event(n, *(("/rare/1", "rare") if n in RARE else ())) for n in range(RARE[-1] + 1))
+        rare = [0, self.long_log - 1]
+        given = (event(n, *(("/rare/1", "rare") if n in rare else ())) for n in range(self.long_log))
+        append_in_batches(append, given)
         for selection in (Selection("/rare"), Selection(types=frozenset({"rare"}))):
-            assert numbers(source, selection, limit=2) == [*RARE], f"events were not found by {selection}"
+            assert numbers(source, selection, limit=2) == rare, f"events were not found by {selection}"
         assert [*followed(source, 1_000, Selection("/nothing"))][-1].upto == source.head()
 
     def test_pages_of_any_size_leave_out_nothing(self, source: EventSource, append: Append) -> None:
-        append(event(n) for n in range(MANY))
+        append_in_batches(append, (event(n) for n in range(MANY)))
         for limit in LIMITS:
             assert numbers(source, limit=limit) == [*range(MANY)], (
                 f"pages leave out or repeat some events (limit {limit})"
@@ -514,7 +575,7 @@ class EventSourceContract(LogIdentityContract):
         self, source: EventSource, append: Append
     ) -> None:
         with source.watched() as watch:
-            waiting = begun(watch.wait, 0, LONG)
+            waiting = begun(watch.wait, 0, ENDLESS)
             watch.wake()
             assert ended(waiting) == 0
             assert waited(watch, 0, 0.01) == 0
@@ -527,7 +588,7 @@ class EventSourceContract(LogIdentityContract):
             waited(watch, 0, 0)
             for _ in range(3_000):
                 watch.wake()
-            assert ended(begun(watch.wait, 0, LONG)) == 0
+            assert ended(begun(watch.wait, 0, ENDLESS)) == 0
 
     def test_a_watch_misses_nothing_between_two_waits(self, source: EventSource, append: Append) -> None:
         with source.watched() as watch:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from pkgutil import iter_modules
 
 import pytest
+from _pytest.outcomes import Failed
 
-from opencqrs_py.testing import contracts
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.testing import FakeClock, contracts
 from opencqrs_py.testing.contracts import (
     engine_assignment,
     engine_project,
@@ -314,7 +316,7 @@ class TestStore(EventSourceContract):
 
 SOURCES = """
 from contextlib import nullcontext
-from threading import Lock
+from threading import Lock, get_ident
 import pytest
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.memory.watching import ConditionWatch
@@ -400,6 +402,21 @@ GIVES_POSITIONS_BEFORE_ITS_COMMIT = """
             return Slice(after, self._passed, found)
 """
 
+IGNORES_AFTER = """
+    def read(self, after, limit, selection, upto=None):
+        part = super().read(0, limit, selection, upto)
+        return Slice(after, after + len(part.events), part.events)
+"""
+BOUND_TO_A_THREAD = """
+    def __init__(self):
+        self.thread = get_ident()
+        super().__init__()
+
+    def append(self, *arguments):
+        assert get_ident() == self.thread
+        return super().append(*arguments)
+"""
+
 WAITS_LONGER_THAN_ASKED = """
     def watched(self):
         watch = Watch(self.head, self._changed)
@@ -475,13 +492,59 @@ def test_a_source_whose_slices_end_after_the_newest_event_fails_and_does_not_han
     assert "read(4, 2) ends at 6, but the newest event is 5" in shown
 
 
+def test_a_source_that_returns_events_from_outside_of_its_slices_fails_and_does_not_hang(failing):
+    names, shown = failing(sources(IGNORES_AFTER), only="rare or empty")
+    assert names == {"test_rare_events_are_found_however_far_apart_they_are"}
+    assert "read(0, 2) ends at 2, but has the events 1 to 3000" in shown
+
+
+def test_the_events_of_a_single_writer_are_appended_on_the_thread_of_the_test(failing):
+    assert failing(sources(BOUND_TO_A_THREAD)) == (set(), "")
+
+
+def race(monkeypatch, seconds: float) -> event_source.Race:
+    """Return a race at a source each of whose calls takes some time."""
+    clock = FakeClock()
+    monkeypatch.setattr(event_source, "monotonic", clock.monotonic)
+
+    class Slow(InMemoryEventStore):
+        def append(self, *arguments):
+            clock.advance(seconds)
+            return super().append(*arguments)
+
+    source = Slow()
+    return event_source.Race(source, source.append)
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.0, 120), (1.0, 42), (25.0, 1)])
+@pytest.mark.parametrize("writers", [1, 2])
+def test_slow_writers_append_fewer_events_while_others_read(monkeypatch, seconds, count, writers):
+    read, appended = race(monkeypatch, seconds).run(writers)
+    assert sorted(read) == appended
+    assert len(appended) >= 1
+    assert writers > 1 or len(appended) == count
+
+
+def test_a_reader_waits_for_as_long_as_appends_end(monkeypatch):
+    monkeypatch.setattr(event_source, "ENOUGH", 10_000)
+    assert len(race(monkeypatch, 25.0).run(1)[0]) == 120
+
+
+def test_a_reader_does_not_wait_forever_for_an_append(monkeypatch):
+    monkeypatch.setattr(event_source, "SECONDS", 0.2)
+    source = InMemoryEventStore()
+    with pytest.raises(Failed, match=r"append does not return while others append and read \(within 0.2 s\)"):
+        event_source.Race(source, source.append).numbers_while([Future()])
+
+
 def test_a_source_that_filters_partitions_by_another_hash_fails(failing):
     names, _ = failing(sources(FILTERS_BY_ANOTHER_HASH))
     assert names == {"test_shares_make_up_the_log_if_the_source_filters_them"}
 
 
 def test_a_watch_that_ignores_its_timeout_fails_and_does_not_hang(failing, monkeypatch):
-    monkeypatch.setattr(event_source, "SECONDS", 0.5)
+    for seconds in ("SECONDS", "LONG"):
+        monkeypatch.setattr(event_source, seconds, 0.5)
     names, shown = failing(sources(WAITS_LONGER_THAN_ASKED), only="watch")
     assert "test_a_watch_that_times_out_returns_the_unchanged_head" in names
     assert "a watch still waits although its time is over, it was woken, or events came (within 0.5 s)" in shown
