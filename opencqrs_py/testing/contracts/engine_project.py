@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from threading import Condition
 from threading import Event as Signal
 from typing import TypeAlias
@@ -36,7 +37,9 @@ MakeEngine: TypeAlias = Callable[[Sequence[GroupRun], str, Observer, Clock], Eng
 """What packages register as an engine: a class or a function."""
 
 SECONDS = 120
-"""Longest wait for an engine."""
+"""Longest wait for an engine that reports nothing."""
+LONGEST_SECONDS = 600
+"""Longest wait for an engine that reports steps or notices."""
 SOON = ScheduleRule(FixedDelay(0.01, 0.02), back_off=FixedBackOff(0.01))
 """Ticks come at once, and so do further attempts."""
 FIRST, SECOND = "/order/1", "/order/4"
@@ -78,15 +81,22 @@ class WatchingObserver(Observer):
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Wait for a notification, or for a condition that is true soon after one."""
-        until = time.monotonic() + SECONDS
+        begun_at = moved_at = time.monotonic()
+        count = self._count()
         with self._changed:
             while not condition():
-                if time.monotonic() > until:
+                now = time.monotonic()
+                if count != (count := self._count()):
+                    moved_at = now
+                if now > min(moved_at + SECONDS, begun_at + LONGEST_SECONDS):
                     pytest.fail(
-                        f"the engine has not done what the test waits for (within {SECONDS} s); "
-                        f"it has reported {self._reported()}"
+                        f"the engine has not done what the test waits for (within {now - begun_at:.0f} s, the last "
+                        f"{now - moved_at:.0f} s without a step or notice); it has reported {self._reported()}"
                     )
                 self._changed.wait(_LOOK_SECONDS)
+
+    def _count(self) -> int:
+        return len(self.steps) + len(self.notices)
 
     def _reported(self) -> str:
         last = f", the last one {self.steps[-1]}" if self.steps else ""
@@ -157,11 +167,10 @@ class EngineProject:
 
     def close(self) -> None:
         """Stop the engines, and close the database."""
-        try:
-            for engine, _ in self.engines:
-                self.stop(engine)
-        finally:
-            self.database.close()
+        with ExitStack() as ending:  # also if an engine fails to stop
+            ending.callback(self.database.close)
+            for engine, _ in reversed(self.engines):
+                ending.callback(self.stop, engine)
 
     def stop(self, engine: Engine) -> None:
         """Stop an engine; fail if that does not return; after that, leave all engines."""

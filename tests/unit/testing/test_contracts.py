@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from pkgutil import iter_modules
 
 import pytest
@@ -856,7 +857,7 @@ NEVER_STARTS = """
         pass
 """
 FIRST_EVENTS = "test_preparation_runs_before_the_first_event"
-WAITED = "the engine has not done what the test waits for (within 0.5 s); it has reported 0 steps, and as notices []"
+WAITED = "s without a step or notice); it has reported 0 steps, and as notices []"
 HELD = "test_a_stop_waits_no_longer_than_its_timeout"
 
 
@@ -876,6 +877,44 @@ def test_an_engine_that_does_nothing_or_never_stops_fails_and_does_not_hang(
     names, shown = failing(ENGINES.replace("{mistake}", mistake), only=test)
     assert names == {test}
     assert message in shown
+
+
+@pytest.mark.parametrize(
+    ("reports_until", "outcome", "seconds"),
+    [(0, "fails", 150), (300, "fails", 450), (300, "does it", 400), (9_999, "fails", 650)],  # 50 s per look
+)
+def test_an_engine_that_reports_something_has_more_time(monkeypatch, reports_until, outcome, seconds):
+    clock = FakeClock()
+    monkeypatch.setattr(engine_project, "time", clock)
+    monkeypatch.setattr(engine_project, "_LOOK_SECONDS", 0)
+    watching = engine_project.WatchingObserver()
+
+    def condition():
+        if outcome == "does it" and clock.monotonic() >= begun_at + seconds:
+            return True
+        clock.advance(50)
+        if clock.monotonic() <= begun_at + reports_until:
+            watching.notices.append(None)
+        return False
+
+    begun_at = clock.monotonic()
+    with pytest.raises(Failed, match="waits for") if outcome == "fails" else nullcontext():
+        watching.wait_for(condition)
+    assert clock.monotonic() == begun_at + seconds
+
+
+def test_all_engines_are_stopped_even_if_stops_fail(tmp_path):
+    class Failing:
+        def stop(self, patience):
+            stopped.append(self)
+            raise RuntimeError("no stop")
+
+    stopped = []
+    project = engine_project.EngineProject(f"sqlite:///{tmp_path}/project.db", lambda *_: Failing())
+    engines = [project.engine()[0] for _ in range(2)]
+    with pytest.raises(RuntimeError, match="no stop"):
+        project.close()
+    assert stopped == engines
 
 
 JOB_STORES = """
