@@ -20,7 +20,7 @@ from opencqrs_py.model.inbox import (
 )
 from opencqrs_py.processing.ports import ParkingTracker
 from opencqrs_py.testing.contracts.calls import returned
-from opencqrs_py.testing.contracts.progress_records import SECONDS, meanwhile
+from opencqrs_py.testing.contracts.progress_records import SECONDS, meanwhile, timed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EARLIER = NOON - timedelta(minutes=1)
@@ -156,13 +156,15 @@ class InboxUnitsContract:
         assert tracker.entries("group") == before
 
     def test_a_claim_while_a_waiting_event_is_handled_comes_before_or_after_that(
-        self, tracker: ParkingTracker, another: ParkingTracker, cursor: Cursor
+        self, tracker: ParkingTracker, another: ParkingTracker
     ) -> None:
+        _, seconds = timed(another.claim, "group", [WHOLE], 0, "heir")
+        (cursor,) = tracker.claim("group", [WHOLE], 0, "owner")
         old = self.put(tracker, cursor, FIRST)
         done, finished = InboxChange(at(NOON), done=(FIRST,)), False
         with suppress(FencedError):
             with tracker.unit("group", old, old.stored, change=done):
-                claim = meanwhile(another.claim, "group", [WHOLE], 0, "heir")
+                claim = meanwhile(seconds, another.claim, "group", [WHOLE], 0, "heir")
                 is_lost = claim.done()
             finished = True
         (heir,) = returned(claim, SECONDS, "claim() still waits although the unit has ended")
@@ -174,13 +176,15 @@ class InboxUnitsContract:
 
     @pytest.mark.parametrize("change", REMOVALS)
     def test_a_change_by_a_person_during_a_unit_comes_before_or_after_it(
-        self, tracker: ParkingTracker, another: ParkingTracker, cursor: Cursor, change: InboxChange
+        self, tracker: ParkingTracker, another: ParkingTracker, change: InboxChange
     ) -> None:
+        _, seconds = timed(another.claim, "group", [WHOLE], 0, "heir")
+        (cursor,) = tracker.claim("group", [WHOLE], 0, "owner")
         cursor = self.put(tracker, cursor, FIRST)
         finished = False
         with suppress(InboxChangedError):
             with tracker.unit("group", cursor, cursor.stored, change=change):
-                pausing = meanwhile(another.change, "group", PAUSING)
+                pausing = meanwhile(seconds, another.change, "group", PAUSING)
             finished = True
         paused = returned(pausing, SECONDS, "change() still waits although the unit has ended")
         assert not (paused and finished), "both took place, so that one of them has overwritten the other"

@@ -12,7 +12,7 @@ from opencqrs_py.processing.ports import ProgressTracker, SavingTracker, Succeed
 from opencqrs_py.processing.reaching import WatchableTracker
 from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.inbox_units import brought_in, entry
-from opencqrs_py.testing.contracts.progress_records import SECONDS, ReadModel, claimed, meanwhile, moved
+from opencqrs_py.testing.contracts.progress_records import SECONDS, ReadModel, claimed, meanwhile, moved, timed
 
 ENDLESS = 100 * SECONDS  # for waits that end earlier
 
@@ -88,11 +88,12 @@ class ProgressAbilitiesContract:
     def test_a_run_that_begins_during_a_unit_of_its_predecessor_comes_before_or_after_it(
         self, succeeding: SucceedingTracker, another: SucceedingTracker
     ) -> None:
+        _, seconds = timed(claimed, another)
         first = claimed(succeeding)
         finished = False
         with suppress(FencedError):
             with succeeding.unit("group", first, 5):
-                beginning = meanwhile(another.succeed, "group", first)
+                beginning = meanwhile(seconds, another.succeed, "group", first)
             finished = True
         second = returned(beginning, SECONDS, "succeed() still waits although the unit has ended")
         assert second is not None

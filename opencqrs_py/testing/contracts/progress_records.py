@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -16,7 +17,7 @@ from opencqrs_py.testing.contracts.calls import begun
 
 T = TypeVar("T")
 SECONDS = 30.0  # longest wait for another thread
-PROMPT = 0.3  # seconds that another thread gets, if it does not have to wait
+PROMPT = 0.3  # seconds that another thread gets at least, if it does not have to wait
 ONE = layout(1)
 FAILURE = FailureRecord(
     position=7,
@@ -63,10 +64,17 @@ def moved(tracker: ProgressTracker, cursor: Cursor, to: int, group: str = "group
     return cursor.moved_to(to, stored=True)
 
 
-def meanwhile(call: Callable[..., T], *arguments: Any) -> Future[T]:
+def timed(call: Callable[..., T], *arguments: Any) -> tuple[T, float]:
+    """Return the result of a call that waits for nothing, and how many seconds a similar one gets on another thread."""
+    before = monotonic()
+    result = call(*arguments)
+    return result, max(PROMPT, 3 * (monotonic() - before))
+
+
+def meanwhile(seconds: float, call: Callable[..., T], *arguments: Any) -> Future[T]:
     """Begin a call on another thread, and let it return if it does not wait for a unit of work of this thread."""
     future = begun(call, *arguments)
-    wait([future], PROMPT)
+    wait([future], seconds)
     return future
 
 

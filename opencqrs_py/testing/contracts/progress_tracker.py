@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from threading import Event
 
@@ -17,13 +17,13 @@ from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.progress_abilities import ProgressAbilitiesContract
 from opencqrs_py.testing.contracts.progress_records import (
     ONE,
-    PROMPT,
     SECONDS,
     CrashError,
     ProgressRecordsContract,
     ReadModel,
     claimed,
     moved,
+    timed,
 )
 
 TWO = layout(2)
@@ -202,7 +202,7 @@ class ProgressTrackerContract(ProgressRecordsContract, ProgressAbilitiesContract
     def test_units_of_two_partitions_are_committed_and_undone_independently(
         self, tracker: ProgressTracker, read_model: ReadModel, failing: str
     ) -> None:
-        first, second = tracker.claim("group", TWO, 0, "owner")
+        (first, second), seconds = timed(tracker.claim, "group", TWO, 0, "owner")
         written, ended = Event(), Event()
 
         def handle_second() -> None:
@@ -213,13 +213,14 @@ class ProgressTrackerContract(ProgressRecordsContract, ProgressAbilitiesContract
                 if failing == "second":
                     raise CrashError
 
-        with suppress(CrashError), tracker.unit("group", first, 1) as unit:
+        with suppress(CrashError), ExitStack() as ending:
+            ending.callback(ended.set)
+            unit = ending.enter_context(tracker.unit("group", first, 1))
             read_model.write(unit, "first")
             other = begun(handle_second)
-            written.wait(PROMPT)  # in a store with one writer at a time, it waits for the end of this unit
+            written.wait(seconds)  # in a store with one writer at a time, it waits for the end of this unit
             if failing == "first":
                 raise CrashError
-        ended.set()
         with suppress(CrashError):
             returned(other, SECONDS, "the unit of a partition still waits although that of the other one has ended")
         kept = "second" if failing == "first" else "first"

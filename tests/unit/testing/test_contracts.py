@@ -21,6 +21,7 @@ from opencqrs_py.testing.contracts import (
     job_store,
     lock_registry,
     progress_abilities,
+    progress_records,
 )
 
 pytest_plugins = ["pytester"]
@@ -915,6 +916,13 @@ def test_all_engines_are_stopped_even_if_stops_fail(tmp_path):
     with pytest.raises(RuntimeError, match="no stop"):
         project.close()
     assert stopped == engines
+
+
+@pytest.mark.parametrize(("takes", "gets"), [(0.0, 0.3), (0.05, 0.3), (2.0, 6.0)])
+def test_a_call_of_a_slow_tracker_has_more_time_to_return(monkeypatch, takes, gets):
+    clock = FakeClock()
+    monkeypatch.setattr(progress_records, "monotonic", clock.monotonic)
+    assert progress_records.timed(lambda: clock.advance(takes)) == (None, gets)
 
 
 JOB_STORES = """
