@@ -126,10 +126,11 @@ class Sitting:
         if record.next_tick is None or record.next_tick > now or ticking.schedule is None:
             return
         ticks = ticks_until(ticking, record.next_tick, now)
-        due = self._unrecorded(ticks.due, rule.name)
+        due = self._without_ended(ticks.due, rule.name)
         for tick in due:
-            jitter = ticking.jitter * draw() if ticking.jitter else 0.0
-            self._write(_run_of(tick, record, now, tick_id(rule.name, due[-1].at), jitter))
+            if tick_id(rule.name, tick.at) not in self._runs:
+                jitter = ticking.jitter * draw() if ticking.jitter else 0.0
+                self._write(_run_of(tick, record, now, tick_id(rule.name, due[-1].at), jitter))
         following = ticks.next
         if record.is_paused and ticking.from_end:
             following = ticking.schedule.following(now, now)
@@ -171,11 +172,14 @@ class Sitting:
             self._runs.pop(run.id, None)
         return run
 
-    def _unrecorded(self, ticks: Sequence[Tick], job: str) -> list[Tick]:
-        """Return ticks without those that repeat, as the clock was set back; the last one covers those before it."""
+    def _without_ended(self, ticks: Sequence[Tick], job: str) -> list[Tick]:
+        """Return ticks without those that repeat, as the clock was set back, after their runs have ended.
+
+        The last one covers those before it, even if its run is there already.
+        """
         recorded = self._book.recorded([tick_id(job, each.at) for each in ticks])
-        new = [each for each in ticks if tick_id(job, each.at) not in recorded]
-        return [*new[:-1], *(replace(each, with_later=False) for each in new[-1:])]
+        left = [each for each in ticks if (id_ := tick_id(job, each.at)) not in recorded or id_ in self._runs]
+        return [*left[:-1], *(replace(each, with_later=False) for each in left[-1:])]
 
     def _with_next(self, record: JobRecord, ticking: Ticking) -> JobRecord:
         """Return a record with its next tick; a past tick of the previous schedule is recorded."""
@@ -187,9 +191,10 @@ class Sitting:
             following = schedule.first(now)
         if overdue is not None and overdue <= now:
             missed = "the job has no schedule any more" if schedule is None else missed_by(ticking, overdue, now)
-            for tick in self._unrecorded([Tick(overdue, missed)], record.name):
-                self._write(_run_of(tick, record, now))
-            is_open = tick_id(record.name, overdue) in self._runs
+            id_ = tick_id(record.name, overdue)
+            if not self._book.recorded([id_]):
+                self._write(_run_of(Tick(overdue, missed), record, now))
+            is_open = id_ in self._runs
             following = None if is_open and ticking.from_end else following
         record = replace(record, schedule=ticking.text, next_tick=following)
         self._book.put_record(record)

@@ -100,6 +100,25 @@ class RepeatedTicks:
         assert sorted(run.id for run in coalesced) == sorted(tick_run(tick).id for tick in new[1:])
         assert {run.into for run in coalesced} <= {tick_run(tick).id for tick in new[:1]}
 
+    @pytest.mark.release(kind=("postgresql", "mariadb"))
+    @pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.QUEUE])
+    @pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.RUNNING])
+    def test_missed_ticks_are_coalesced_into_the_open_run_of_the_newest_tick(
+        self, store: JobStore, overlap: Overlap, status: RunStatus
+    ) -> None:
+        desk, newest = desk_and_tick(store, overlap)
+        ticks = [newest - timedelta(hours=number) for number in range(4)]
+        of_newest = replace(RUNNING if status is RunStatus.RUNNING else QUEUED, id=tick_id(JOB, newest))
+        put(store, replace(of_newest, trigger=Trigger.SCHEDULE, scheduled_at=newest))
+        with store.open([JOB]) as book:
+            book.put_record(JobRecord(JOB, "hourly", ticks[-1]))
+        attend(desk)
+        coalesced = {run.id: run.into for run in store.history() if run.status is RunStatus.COALESCED}
+        assert coalesced == {tick_id(JOB, tick): of_newest.id for tick in ticks[1:]}
+        found = store.find(of_newest.id)
+        assert found is not None
+        assert found.status is RunStatus.RUNNING
+
 
 def desk_and_tick(store: JobStore, overlap: Overlap = Overlap.SKIP) -> tuple[JobDesk, datetime]:
     """Return a desk with an hourly job, and its tick of a minute ago."""
