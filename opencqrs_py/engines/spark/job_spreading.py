@@ -273,7 +273,7 @@ class SparkExecution(JobExecution):
             if self._signals.cancelled:
                 raise EndedError(Ending(self._position))
             self._raise_failed(endings)
-            if said := next((ending.error for ending in endings if ending is not None and ending.released), ""):
+            if said := next((each.error for each in endings if each is not None and each.released and each.error), ""):
                 self._await_restart(said)
                 continue
             lost = 1 if self._position != before else lost + 1
