@@ -47,8 +47,10 @@ def undo(world: World, **settings: Any) -> None:
         application.rebuilds.undo("catalog")
 
 
-def killed_at(place: str, monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    """Rebuild, and have the process end at a place of the swap, if one is named."""
+def killed_at(
+    place: str, monkeypatch: pytest.MonkeyPatch, world: World, change: Callable[[World], None] = rebuild
+) -> None:
+    """Rebuild, or undo that, and have the process end at a place of the swap, if one is named."""
 
     def end(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -56,7 +58,7 @@ def killed_at(place: str, monkeypatch: pytest.MonkeyPatch, world: World) -> None
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) if place else nullcontext():
         if place:
             patch.setattr(MariaDbShadows, place, end)
-        rebuild(world)
+        change(world)
 
 
 def count(world: World, view: str = "shown") -> int:
@@ -328,6 +330,45 @@ def test_old_tables_that_the_user_may_not_see_are_not_treated_as_gone(
         assert world.is_there("old")
         assert getattr(application.rebuilds, command)("catalog")
         assert not world.is_there("old")
+
+
+@pytest.mark.parametrize(
+    ("place", "seen", "hidden", "phase"),
+    [
+        ("_follow", (), "old", "swapped"),
+        ("_swapped_record", (), "old", "swapped"),
+        ("_swapped_record", ("old",), "shadow", "swapped"),
+        ("_follow_back", (), "old", "ended"),
+    ],
+)
+def test_a_swap_is_not_reverted_after_the_rename_while_the_user_may_not_see_its_tables(
+    empty: World,
+    administrator: Callable[[str], None],
+    make_module: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    seen: tuple[str, ...],
+    hidden: str,
+    phase: str,
+) -> None:
+    administrator(GRANT)
+    world = of(empty, make_module, TABLE, WRITE)
+    world.send("DELETE FROM loan WHERE position < 4")
+    if place == "_follow_back":
+        rebuild(world)
+    killed_at(place, monkeypatch, world, undo if place == "_follow_back" else rebuild)
+    administrator(REVOKE)
+    for each in seen:
+        administrator(f"GRANT ALL ON {world.place(each)}.* TO limited@localhost")
+    with world.application() as application:
+        for _ in range(2):
+            with pytest.raises(RebuildError, match=f"OCQ-630.*{world.place(hidden)} cannot be used .*Access denied"):
+                application.rebuilds.complete(["catalog"])
+            assert world.send("SELECT phase FROM opencqrs_rebuilds") == [("swapping",)]
+        administrator(GRANT)
+        application.rebuilds.complete(["catalog"])
+    assert world.send("SELECT phase FROM opencqrs_rebuilds") == [(phase,)]
+    assert (world.positions(), count(world, "loan")) == ({20}, 17 if phase == "ended" else 20)
 
 
 def test_old_tables_dropped_by_hand_are_gone(empty: World, make_module: Callable[[str], ModuleType]) -> None:

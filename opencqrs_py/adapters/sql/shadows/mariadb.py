@@ -237,12 +237,17 @@ class MariaDbShadows(Shadows):
 
         One that was dropped is refused, too, unless the user could use it if it existed.
         """
+        self._tables_in(name)
+
+    def _tables_in(self, name: str) -> Sequence[str]:
+        """Return the tables of a database, none if it does not exist; refuse with OCQ-630 what the user may not see."""
         with self._database.reading() as connection, self._granted(f"the database {name} cannot be used"):
             try:
-                run(connection, f"SHOW TABLES FROM {quoted(name)}").close()
+                return connection.exec_driver_sql(f"SHOW TABLES FROM {quoted(name)}").scalars().all()
             except DBAPIError as error:
                 if self._database.dialect.code_of(error.orig) != _UNKNOWN_DATABASE:
                     raise
+        return ()
 
     def _drop(self, name: str) -> None:
         if not self._has_database(name):  # which a user without privileges on it may not even try
@@ -322,6 +327,7 @@ class MariaDbShadows(Shadows):
             if known.undoes:
                 self._follow_back(group)
             else:
+                self._require_visible(self._place("shadow", group))
                 self._follow(group, None)
         self._drop(self._place("shadow", group))
         if known.undoes:
@@ -414,9 +420,7 @@ class MariaDbShadows(Shadows):
                     return
 
     def _is_renamed(self, group: str) -> bool:
-        with self._database.reading() as connection:
-            asked = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-            return connection.exec_driver_sql(asked, (self._place("old", group), _DONE)).first() is not None
+        return _DONE in self._tables_in(self._place("old", group))
 
     def _take_back(self, group: str) -> None:
         """Return to the state before the intent, if nothing was renamed yet."""
