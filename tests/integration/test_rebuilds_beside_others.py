@@ -572,6 +572,10 @@ def test_a_rebuild_that_begins_while_another_begins_says_so(
 
 def _about_to_fill(rebuilds: Rebuilds) -> None:
     assert rebuilds.abort("catalog")
+    _begin(rebuilds)
+
+
+def _begin(rebuilds: Rebuilds) -> None:
     build = rebuilds._build(*rebuilds._chosen("catalog"))
     build._opened(build._live())
 
@@ -635,6 +639,35 @@ def test_a_rebuild_ended_by_another_process_before_it_is_recorded_says_so(
     wrong: World, monkeypatch: pytest.MonkeyPatch, by_another: ByAnother
 ) -> None:
     _is_refused_and_can_be_repeated(wrong, monkeypatch, "_begin_after", by_another)
+
+
+@pytest.mark.parametrize("kind", [SQLITE, MARIADB])
+@pytest.mark.parametrize(
+    ("by_another", "then", "phase", "command"),
+    [(_given_up, _begin, "building", "rebuild"), (_completed, lambda _: None, "swapped", "undo")],
+)
+def test_a_rebuild_ended_as_it_is_recorded_keeps_the_record_of_another_process(
+    wrong: World, monkeypatch: pytest.MonkeyPatch, by_another: ByAnother, then: ByAnother, phase: str, command: str
+) -> None:
+    with wrong.application() as application, wrong.application() as other:
+        kind_of_database = type(application.rebuilds._shadows("catalog"))
+        exists = kind_of_database.exists
+
+        def exists_in_between(shadows: Shadows, group: str) -> bool:
+            monkeypatch.setattr(kind_of_database, "exists", exists)
+            by_another(other.rebuilds)
+            found = exists(shadows, group)
+            then(other.rebuilds)
+            return found
+
+        def watch() -> None:
+            monkeypatch.setattr(kind_of_database, "exists", exists_in_between)
+
+        _before(monkeypatch, Shadows, "_begin_after", watch)
+        with pytest.raises(RebuildError, match=r"another process has ended the rebuild of group 'catalog'"):
+            application.rebuilds.rebuild("catalog")
+        assert wrong.send("SELECT phase FROM opencqrs_rebuilds") == [(phase,)]
+        assert getattr(other.rebuilds, command)("catalog").position == 14
 
 
 @pytest.mark.parametrize("kind", [MARIADB])

@@ -160,7 +160,9 @@ class Shadows(ABC):
             self._begin(connection, begun, replaces_builds=replaces_builds)
         if not self.exists(begun.group):  # an abort that found no record to end
             with self._database.writing() as connection:
-                self._write(connection, replace(begun, phase=RebuildPhase.ENDED))
+                now = found_rebuild(connection, self._rebuilds, begun.group)
+                if now is not None and now.has_shadow and now.is_same(begun):  # none was begun since
+                    self._write(connection, replace(begun, phase=RebuildPhase.ENDED))
             raise ended_elsewhere(begun.group)
 
     # The build
