@@ -312,6 +312,26 @@ def test_a_missing_privilege_on_databases_of_rebuilds_is_named_with_a_grant_that
         assert application.rebuilds.drop_old("catalog")
 
 
+@pytest.mark.parametrize(("setting", "privilege"), [("shared-tables", "CREATE VIEW"), ("tables", "ALTER")])
+def test_a_missing_privilege_on_tables_of_the_shadow_is_named_as_one_on_databases(
+    empty: World,
+    administrator: Callable[[str], None],
+    make_module: Callable[[str], ModuleType],
+    setting: str,
+    privilege: str,
+) -> None:
+    administrator(GRANT)
+    parent = "CREATE TABLE rates (n INTEGER PRIMARY KEY, m INTEGER REFERENCES rates (n))"
+    world = of(empty, make_module, TABLE, WRITE, parent)
+    administrator(f"REVOKE {privilege} ON `opencqrs\\_%`.* FROM limited@localhost")
+    with world.application(**{f"event-handling.groups.catalog.rebuild.{setting}": ["rates"]}) as application:
+        with pytest.raises(RebuildError, match=r"OCQ-630.*cannot be made .*denied") as caught:
+            application.rebuilds.rebuild("catalog")
+        assert "have an administrator GRANT ALL ON `opencqrs\\_%`.* TO `limited`@`localhost`" in caught.value.fix
+        administrator(GRANT)
+        application.rebuilds.rebuild("catalog")
+
+
 @pytest.mark.parametrize("command", ["drop_old", "undo"])
 def test_old_tables_that_the_user_may_not_see_are_not_treated_as_gone(
     empty: World, administrator: Callable[[str], None], make_module: Callable[[str], ModuleType], command: str

@@ -398,8 +398,10 @@ class Shadows(ABC):
                 raise
             if self._database.dialect.code_of(error.orig) in self.taken:
                 raise ended_elsewhere(group) from None
-            is_denied = self._database.dialect.fault_of(error) is Fault.DENIED
-            todo = f"have an administrator {self.of_tables}" if is_denied else "change that"
+            todo = "change that"
+            if self._database.dialect.fault_of(error) is Fault.DENIED:
+                is_of_place = self._place("shadow", group) in reason_of(error)
+                todo = f"have an administrator {self._grant() if is_of_place else self.of_tables}"
             raise self._refused(_not_made(group), error, f"{todo}, and run the same command again") from None
 
     def _granted_for(self, group: str) -> AbstractContextManager[None]:
