@@ -9,10 +9,25 @@ from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import Connection, text
+from typing_extensions import override
 
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.model import Outcome, Partition
+from opencqrs_py.model import Event, Outcome, Partition
 from opencqrs_py.processing.notices import Notice, Observer
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
+
+
+class ForTwo(SequencingByEvent):
+    """Events of ``/both`` belong to two sequences, as if upcasters had made two events of each."""
+
+    def __init__(self) -> None:
+        super().__init__(PerSubject())
+        self.id_of_subject = None
+
+    @override
+    def sequence_ids(self, event: Event) -> tuple[str, ...]:
+        return ("/a", "/b") if event.subject == "/both" else (event.subject,)
 
 
 class CrashError(KeyboardInterrupt):

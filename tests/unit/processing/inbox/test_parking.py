@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typing_extensions import override
 
 from opencqrs_py import Event, NonTransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
@@ -35,7 +34,7 @@ from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBac
 from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock
-from tests.support.partitions import CrashError, Outage, Rows, Seen
+from tests.support.partitions import CrashError, ForTwo, Outage, Rows, Seen
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -805,17 +804,6 @@ def test_an_event_of_unknown_sequence_blocks_only_later_events() -> None:
     assert world.waiting == {1: "retrying", 3: "pending"}
     (status,) = world.tracker.statuses()
     assert (status.state.value, status.position) == ("failed", 3)
-
-
-class ForTwo(SequencingByEvent):
-    """Events of ``/both`` belong to two sequences, as if upcasters had made two events of each."""
-
-    def __init__(self) -> None:
-        super().__init__(BySubject())
-
-    @override
-    def sequence_ids(self, event: Event) -> tuple[str, ...]:
-        return ("/a", "/b") if event.subject == "/both" else (event.subject,)
 
 
 def test_an_event_of_two_sequences_one_of_which_is_parked_blocks_only_later_events_and_is_named() -> None:

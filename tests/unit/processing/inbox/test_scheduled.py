@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typing_extensions import override
 
 from opencqrs_py import Event, NonTransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
@@ -35,7 +34,7 @@ from opencqrs_py.processing.recovery import Action, ExponentialBackOff, NoRetry
 from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock
-from tests.support.partitions import CrashError, Outage, Rows, Seen
+from tests.support.partitions import CrashError, ForTwo, Outage, Rows, Seen
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -607,18 +606,6 @@ def test_another_event_at_the_position_of_a_waiting_one_is_not_handled_instead(
     world.pass_time(10)
     assert world.waiting == {2: "undecodable"} if rule.each else {1: "pending", 2: "undecodable"}
     assert world.positions == ([1, 3] if rule.each else [3])
-
-
-class ForTwo(SequencingByEvent):
-    """Events of ``/both`` belong to two sequences, as if upcasters had made two events of each."""
-
-    def __init__(self) -> None:
-        super().__init__(PerSubject())
-        self.id_of_subject = None
-
-    @override
-    def sequence_ids(self, event: Event) -> tuple[str, ...]:
-        return ("/a", "/b") if event.subject == "/both" else (event.subject,)
 
 
 def test_an_event_of_two_sequences_stops_the_partition_before_it_and_is_named() -> None:
