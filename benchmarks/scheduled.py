@@ -17,8 +17,8 @@ group. SQLite: "write" 0.40 with threads (21,087 of 53,050), 0.35 on another day
 streaming group and 55 us in the scheduled one. Of these, 13 us are for storing it in the inbox, 13 for fetching the
 entry and its event, 5 for checking and deleting it, and 5 for the garbage collector. Of the 30 us that it takes
 longer, 14 are spent in SQLite. Without the check, and without looking for sequences that wait already, it would be
-0.45; but then events that a person has just paused are handled, and events may wait forever behind those that a
-person has removed.
+0.45 by processor time; but then events that a person has just paused are handled, and events may wait forever behind
+those that a person has removed.
 
 Rejected, because they do not reach the aim: rows in the order of their sequences, without rowid, because each chunk
 then changes a page for almost every event; and a row that contains the next events of its sequence as JSON, which saves
