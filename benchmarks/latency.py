@@ -80,10 +80,12 @@ def main() -> None:
     print(machine())
     for kind in kinds(given.database):
         chosen = [n for n, way in WAYS.items() if kind in way.kinds and (not given.ways or n in given.ways.split(","))]
-        latencies: dict[str, list[float]] = {name: [] for name in chosen}
+        for name in (name for name in chosen if not WAYS[name].installed):
+            print(f"{kind}: {name} is left out (install the package {WAYS[name].package})")
+        latencies: dict[str, list[float]] = {name: [] for name in chosen if WAYS[name].installed}
         with served(kind) as fresh:
             for _ in range(given.rounds):
-                for name in chosen:
+                for name in latencies:
                     latencies[name] += measure(name, fresh(), given.events, given.every / 1_000)
         print(f"{kind}: milliseconds from append to commit, an event every {given.every:g} ms, {given.rounds} rounds")
         print(*table(dict(latencies)), sep="\n", flush=True)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 __all__ = ["WARM_UP", "WAYS", "Append", "Way"]
@@ -62,11 +63,17 @@ class Latencies:
 
 
 class Way(NamedTuple):
-    """One way: the kinds of database that it supports, how it appends, and how it follows."""
+    """One way: the kinds of database that it supports, how it appends and follows, and the package that it needs."""
 
     kinds: tuple[str, ...]
     appending: Callable[[str], AbstractContextManager[Append]]
     follow: Callable[[str, Latencies], None]
+    package: str = "opencqrs_py"
+
+    @property
+    def installed(self) -> bool:
+        """Whether the package can be imported."""
+        return find_spec(self.package) is not None
 
 
 def ready() -> None:
@@ -180,7 +187,9 @@ def _follow_of(module: str) -> Callable[[str, Latencies], None]:
 
 WAYS = {
     "by hand": Way(("sqlite", "postgresql"), append_by_hand, follow_by_hand),
-    "eventsourcing": Way(("postgresql",), _appending_of("latency_eventsourcing"), _follow_of("latency_eventsourcing")),
+    "eventsourcing": Way(
+        ("postgresql",), _appending_of("latency_eventsourcing"), _follow_of("latency_eventsourcing"), "eventsourcing"
+    ),
     "opencqrs_py": Way(("sqlite", "postgresql"), _appending_of("latency_opencqrs"), _follow_of("latency_opencqrs")),
 }
 

@@ -7,6 +7,7 @@ claims.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -246,6 +247,7 @@ def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engi
         logging.basicConfig(filename=os.devnull)
     function = getattr(module, handler)
     application = Application(settings, [function], Path(__file__).parent)
+    gc.freeze()  # as opencqrs run does
     with CommittedPositions(url, watch) if engine == "spark" else nullcontext() as observer:
         result = application.run(observer=Commits(watch) if observer is None else Failures(), until_caught_up=True)
     if result.failed:
