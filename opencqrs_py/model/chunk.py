@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
 from opencqrs_py.model.event import Event, Metadata
+from opencqrs_py.model.json_text import loses_digits
 from opencqrs_py.model.naming import in_one_line
 
 EventRow = tuple[Any, ...]
@@ -17,6 +18,9 @@ EventRow = tuple[Any, ...]
 
 ReadWhole = Callable[[int], Event]
 """Reads the event at a position with all its attributes."""
+
+Decoders = Mapping[str, Callable[[str | None], Any]]
+"""The decoder of the data of each type."""
 
 _position = itemgetter(0)  # of a row and of an event
 
@@ -136,13 +140,21 @@ class Chunk(Sequence[Event]):
         """Return the index of the event at a position, by a linear search; the events may be in any order."""
         return next(index for index, row in enumerate(self._rows) if row[0] == position)
 
-    def decoded(self, decoders: Mapping[str, Callable[[str | None], Any]]) -> list[Any]:
+    def decoded(self, short: Decoders, exact: Decoders) -> list[Any]:
         """Return the events' data, decoded by the decoders of their types.
+
+        Args:
+            short: Decoders of data of which no number loses digits when it is parsed.
+            exact: Decoders of any data; the same mapping if that makes no difference.
 
         Raises:
             KeyError: For a type without a decoder.
         """
         kind, payload, *_ = self._columns  # numbers, not names: this runs for each event
+        decoders = short
+        if exact is not short:  # one look at all data takes a tenth of the time of one at each
+            payloads: list[Any] = [row[payload] for row in self._rows]
+            decoders = exact if loses_digits("\n".join(payloads).encode()) else short
         return [decoders[row[kind]](row[payload]) for row in self._rows]
 
     def after(self, position: int) -> Chunk:

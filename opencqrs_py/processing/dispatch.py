@@ -21,7 +21,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.awaiting import complete
 from opencqrs_py.processing.binding import BoundHandler, CallOfWork, IsMeant, Work
-from opencqrs_py.processing.decoding import NO_OBJECTS, QuickDecoder, quick_decoder_for
+from opencqrs_py.processing.decoding import NO_OBJECTS, TypeDecoders, quick_decoders_for
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, may_yield, plain
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.field_names import spelling_of
@@ -106,7 +106,7 @@ class Dispatcher:
         self._plans = Plans(self._targets, self._types, self._reading)
         self._runs: dict[str, Run] = {}
         self._together = self._reading.plain and not self._only_tables  # likewise, until an event shows otherwise
-        self._quick: dict[str, QuickDecoder] = {}
+        self._quick = TypeDecoders()
         self._calls_of_work: dict[str, CallOfWork] = {}
         self._compared: set[str] = set()
 
@@ -272,9 +272,9 @@ class Dispatcher:
         ``None`` otherwise: then the events are handled one by one.
         """
         try:
-            decoded = chunk.decoded(self._quick)
+            decoded = chunk.decoded(*self._quick)
         except KeyError:  # of a type that is new, or raised by a validator of the project
-            new = next((event_type for event_type in chunk.types if event_type not in self._quick), None)
+            new = next((event_type for event_type in chunk.types if event_type not in self._quick.exact), None)
             return self._decoded_together(chunk) if new is not None and self._learned(new, chunk) else None
         except BaseException as error:  # handling them one by one explains it
             raise_interrupt(error)
@@ -287,10 +287,10 @@ class Dispatcher:
         ``chunk`` has the first of them.
         """
         steps = self._plans.of(event_type).steps
-        if event_type in self._quick or not steps:
+        if event_type in self._quick.exact or not steps:
             return False
         step, target = steps[0], steps[0].target
-        quick = None if step.decoded_as is None or step.only else quick_decoder_for(step.decoded_as)
+        quick = None if step.decoded_as is None or step.only else quick_decoders_for(step.decoded_as)
         if len(steps) > 1 or quick is None or not self._sees_objects_only(target):
             self._together = False
             return False
@@ -299,7 +299,7 @@ class Dispatcher:
         if (spelling := spelling_of(step.decoded_as)).left:
             for event in islice((event for event in chunk if event.type == event_type), spelling.left):
                 spelling.look(event)
-        self._quick[event_type] = quick  # last: from here on other threads consider the type known
+        self._quick = self._quick.with_type(event_type, quick)  # last: from here on other threads know the type
         return True
 
     def _sees_objects_only(self, target: Target) -> bool:

@@ -19,7 +19,7 @@ from opencqrs_py.model.chunk import Chunk, EventColumns
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.columns.column_types import ColumnType, NoColumnError, columns_of, getter_of
 from opencqrs_py.processing.columns.quick_columns import UNUSUAL, QuickReader
-from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, decoder_for, quick_decoder_for
+from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, decoder_for, quick_decoders_for
 from opencqrs_py.processing.event_types import plain
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.field_names import spelling_of
@@ -57,7 +57,7 @@ class TableReader(TableMaker):
         self._schema = pa.schema(list(zip(names, types, strict=True)))
         self._get = getter_of(self._class)
         self._decode: Decoder = decoder_for(self._class)
-        self._quick_decode = quick_decoder_for(self._class)
+        self._quick_decoders = quick_decoders_for(self._class)
         self._spelling = spelling_of(self._class)
         self._quick = QuickReader.of(self._class, {name: column.arrow for name, column in self._columns.items()})
 
@@ -100,10 +100,10 @@ class TableReader(TableMaker):
     def _decoded(
         self, events: Sequence[Event], payloads: Sequence[str | None], objects: Sequence[Any] | None
     ) -> Sequence[Any]:
-        quick = self._quick_decode
+        quick = self._quick_decoders
         if objects is None and quick is not None:
             try:
-                decoded = list(map(quick, payloads))
+                decoded = list(map(quick.exact, payloads))
             except BaseException as error:  # as above
                 raise_interrupt(error)
             else:

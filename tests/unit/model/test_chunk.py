@@ -120,7 +120,8 @@ def test_chunks_of_events_and_chunks_of_rows_behave_the_same(store: Store) -> No
         assert chunk.after(0) is chunk
         assert len(chunk.after(8)) == 0
         assert [one.position for one in chunk.picked([0, 2])] == [1, 4]
-        assert chunk.decoded(dict.fromkeys(chunk.types, len)) == [3] * 4  # type: ignore[arg-type]
+        decoders = dict.fromkeys(chunk.types, len)
+        assert chunk.decoded(decoders, decoders) == [3] * 4  # type: ignore[arg-type]
     assert store.reads == []
     assert (whole.read_whole(-1), read.read_whole(-1)) == (EVENTS[-1], None)
     assert list(whole) == EVENTS

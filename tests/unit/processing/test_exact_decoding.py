@@ -18,8 +18,17 @@ from typing_extensions import ReadOnly, TypeAliasType
 from opencqrs_py import Event, Metadata, Upcast
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Upcaster
+from opencqrs_py.model import chunk as chunks
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.binding import NothingProvided
-from opencqrs_py.processing.decoding import decodable, decoder_for, quick_decoder_for, yields_others
+from opencqrs_py.processing.decoding import (
+    QuickDecoders,
+    TypeDecoders,
+    decodable,
+    decoder_for,
+    quick_decoders_for,
+    yields_others,
+)
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey
@@ -83,6 +92,11 @@ class SoldDict(TypedDict):
     lines: list[LineDict]
 
 
+@dataclass
+class Counted:
+    copies: int
+
+
 CLASSES: list[Any] = [Sold, SoldModel, Strict, SoldAttrs, Converting, SoldDict]
 PRICES = ["0.1", "12.50", "12345678901234567.89", "0.30000000000000000001", "-99999999999999999999.99", "5", "1e2"]
 COPIES = [0, 2**63, 2**64, -(2**63) - 1, 10**30]
@@ -129,8 +143,20 @@ WAYS = {
 
 
 def decoders(event_class: type) -> list[Callable[[Event], Any]]:
-    quick = quick_decoder_for(event_class)
-    return [decoder_for(event_class), *([lambda one: quick(one.payload)] if quick is not None else [])]
+    quick = quick_decoders_for(event_class)
+    if quick is None:
+        return [decoder_for(event_class)]
+    of_chunks = TypeDecoders().with_type("sold", quick)
+    return [
+        decoder_for(event_class),
+        lambda one: quick.exact(one.payload),
+        lambda one: Chunk([one]).decoded(*of_chunks)[0],
+    ]
+
+
+def some(decoders: QuickDecoders | None) -> QuickDecoders:
+    assert decoders is not None
+    return decoders
 
 
 def of(decoded: Any, name: str) -> Any:
@@ -145,6 +171,35 @@ def test_a_decimal_keeps_all_written_digits(way: str, event_class: Any, price: s
     for decode in decoders(event_class):
         found = of(decode(read), "price")
         assert (type(found), found) == (Decimal, Decimal(price))
+
+
+LONG = "12345678901234567.25"
+
+
+@pytest.mark.parametrize(("first", "second"), [(LONG, "1.5"), ("1.5", LONG), (LONG, LONG)])
+@pytest.mark.parametrize("other", CLASSES)
+def test_one_long_number_is_exact_among_the_events_of_a_chunk(other: Any, first: str, second: str) -> None:
+    prices = ["1.5"] * 20 + [first, second] + ["1.5"] * 20
+    chunk = Chunk(
+        [
+            event(f'{{"price": {price}, "copies": 1, "rate": 2.5, "lines": []}}', event_type=f"sold.v{number % 2}")
+            for number, price in enumerate(prices)
+        ]
+    )
+    as_dict = some(quick_decoders_for(dict))
+    decoders = TypeDecoders().with_type("sold.v0", as_dict).with_type("sold.v1", quick_decoders_for(other) or as_dict)
+    found = chunk.decoded(*decoders)
+    assert [Decimal(str(of(one, "price"))) for one in found] == [*map(Decimal, prices)]
+
+
+@pytest.mark.parametrize(("event_class", "checks"), [(dict, 1), (Sold, 1), (SoldDict, 1), (Line, 1), (Counted, 0)])
+def test_digits_are_checked_once_per_chunk(monkeypatch: pytest.MonkeyPatch, event_class: Any, checks: int) -> None:
+    checked: list[bytes] = []
+    monkeypatch.setattr(chunks, "loses_digits", lambda text: bool(checked.append(text)))
+    decoders = TypeDecoders().with_type("sold", some(quick_decoders_for(event_class)))
+    chunk = Chunk([event('{"price": 1.5, "copies": 1, "lines": []}')] * 100)
+    assert len(chunk.decoded(*decoders)) == 100
+    assert len(checked) == checks
 
 
 @pytest.mark.parametrize("copies", COPIES)
