@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker, progress
-from opencqrs_py.adapters.sql.shadows.rebuild_rows import rebuild_row
+from opencqrs_py.adapters.sql.shadows.rebuild_records import rebuild_row
 from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, REBUILDS, SCHEMA
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.group_record import FoundGroup

@@ -1084,9 +1084,9 @@ def test_types_of_the_group_are_swapped_with_its_tables(empty: World, make_modul
 # ------------------------------------------------------------------------------------------------ crashes in the swap
 
 CRASHES = {
-    "sqlite": ["_keep", "_undone_record", "_swapped_record"],
-    "postgresql": ["_lock", "_swapped_record"],
-    "mariadb": ["_rename", "_follow", "_swapped_record"],
+    "sqlite": ["_keep", "_record_undo", "_record_swap"],
+    "postgresql": ["_lock", "_record_swap"],
+    "mariadb": ["_rename", "_follow", "_record_swap"],
 }
 
 
@@ -1098,7 +1098,7 @@ class KilledError(BaseException):
 def test_a_swap_interrupted_by_the_end_of_its_process_is_completed_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch, point: int
 ) -> None:
-    places = [each for each in CRASHES[world.kind] if each != "_undone_record"]
+    places = [each for each in CRASHES[world.kind] if each != "_record_undo"]
     if point >= len(places):
         pytest.skip("there are fewer places")
 
@@ -1129,7 +1129,7 @@ def test_a_swap_interrupted_by_the_end_of_its_process_is_completed_by_the_next(
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("kind", KINDS[2:], indirect=True)
-@pytest.mark.parametrize("place", ["_rename", "_follow_back", "_undone_record"])
+@pytest.mark.parametrize("place", ["_rename", "_follow_back", "_record_undo"])
 def test_an_undo_interrupted_by_the_end_of_its_process_is_completed_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

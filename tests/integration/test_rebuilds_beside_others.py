@@ -542,7 +542,7 @@ def test_an_abort_removes_a_file_only_when_its_writer_has_closed_it_or_is_stuck(
                 if current_thread() is not ours:  # the replaced function is shared by all modules
                     sleep(seconds)
                 elif lets_go:
-                    record = shadows.record("catalog")
+                    record = shadows.rebuilds.last("catalog")
                     assert record is not None
                     assert record.phase is RebuildPhase.ENDED
                     assert file.exists()

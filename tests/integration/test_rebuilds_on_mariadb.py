@@ -147,7 +147,7 @@ def test_a_swap_completed_after_its_process_was_killed_keeps_the_old_view(
     view = "CREATE VIEW IF NOT EXISTS shown AS SELECT position FROM loan WHERE position > 15"
     world = of(empty, make_module, f"{TABLE};{view}", WRITE)
     world.send("CREATE OR REPLACE VIEW shown AS SELECT position FROM loan WHERE position > 3")
-    killed_at("_swapped_record", monkeypatch, world)
+    killed_at("_record_swap", monkeypatch, world)
     world.run()  # which completes it
     assert count(world) == 5
     undo(world)
@@ -166,7 +166,7 @@ def test_an_unreadable_live_view_is_refused_before_anything_is_moved(
     assert count(world) == 20
 
 
-@pytest.mark.parametrize("point", ["", "_swapped_record"])
+@pytest.mark.parametrize("point", ["", "_record_swap"])
 def test_a_default_uses_the_sequence_swapped_with_its_table(
     empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -356,8 +356,8 @@ def test_old_tables_that_the_user_may_not_see_are_not_treated_as_gone(
     ("place", "seen", "hidden", "phase"),
     [
         ("_follow", (), "old", "swapped"),
-        ("_swapped_record", (), "old", "swapped"),
-        ("_swapped_record", ("old",), "shadow", "swapped"),
+        ("_record_swap", (), "old", "swapped"),
+        ("_record_swap", ("old",), "shadow", "swapped"),
         ("_follow_back", (), "old", "ended"),
     ],
 )

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialects.faults import Fault
-from opencqrs_py.adapters.sql.shadows.rebuild_rows import rebuild_of
+from opencqrs_py.adapters.sql.shadows.rebuild_records import rebuild_of
 from opencqrs_py.adapters.sql.tables import GROUPS, REBUILDS, TableMissingError, prepare
 from opencqrs_py.model.group_record import (
     GroupRecord,

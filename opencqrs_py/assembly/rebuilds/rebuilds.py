@@ -168,7 +168,7 @@ class Rebuilds:
         found = {}
         for name in self._groups:
             try:
-                record = self._shadows(name).record(name)
+                record = self._shadows(name).rebuilds.last(name)
             except RebuildError:
                 continue
             if record is not None:
@@ -265,9 +265,9 @@ class Rebuilds:
             while True:
                 filled.reach.target(self._container.event_store().head())
                 filled.reach.hasten()
-                with shadows.explained(group.name, filled.record):
+                with shadows.rebuilds.explained(group.name, filled.record):
                     found = shadows.compare(group.name, examples)
-                    shadows.require_current(group.name, filled.record)
+                    shadows.rebuilds.require_current(filled.record)
                 if found.exact or time.monotonic() >= until:
                     return found
                 if before not in {None, tuple(found.live.items())}:
@@ -286,9 +286,7 @@ class Rebuilds:
             WaitTimedOutError: OCQ-536, if others held locks on the tables for too long.
         """
         group, shadows = self._chosen(name)
-        shadows.complete(group.name)
-        shadows.tidy(group.name)
-        known = shadows.record(group.name)
+        known = shadows.settled(group.name)
         if known is None or not known.keeps_old:
             what = f"no old tables of group '{group.name}' are kept"
             raise RebuildError("OCQ-630", what, f"group {group.name}", "there is nothing to undo")
@@ -314,9 +312,7 @@ class Rebuilds:
     def drop_old(self, name: str) -> bool:
         """Drop the tables that a swap has kept; return whether there were any. Errors are those of ``undo``."""
         group, shadows = self._chosen(name)
-        shadows.complete(group.name)
-        shadows.tidy(group.name)
-        known = shadows.record(group.name)
+        known = shadows.settled(group.name)
         if known is None or not known.keeps_old:
             return False
         shadows.drop_old(group.name)
@@ -327,9 +323,7 @@ class Rebuilds:
     def abort(self, name: str) -> bool:
         """Drop an unfinished shadow; return whether there was one. Errors are those of ``undo``."""
         group, shadows = self._chosen(name)
-        shadows.complete(group.name)
-        shadows.tidy(group.name)
-        known = shadows.record(group.name)
+        known = shadows.settled(group.name)
         if not shadows.exists(group.name) and (known is None or not known.has_shadow):
             return False
         shadows.drop_shadow(group.name)
@@ -384,7 +378,7 @@ class Rebuilds:
 
     @staticmethod
     def _require_none(group: EffectiveGroup, shadows: Shadows) -> None:
-        known = shadows.record(group.name)
+        known = shadows.rebuilds.last(group.name)
         if known is not None and known.keeps_old:
             raise old_tables_kept(group.name)
         if known is not None and known.phase is not RebuildPhase.ENDED:

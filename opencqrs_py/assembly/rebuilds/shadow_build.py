@@ -137,10 +137,10 @@ class ShadowBuild:
         name, shadows = self._group.name, self._shadows
         record = self._opened(live)
         try:
-            with shadows.explained(name, record), self._run(record, live) as run:
+            with shadows.rebuilds.explained(name, record), self._run(record, live) as run:
                 tables, refusals = self._inspected(run, record)
         finally:
-            if shadows.is_current(name, record):
+            if shadows.rebuilds.is_current(name, record):
                 shadows.drop_shadow(name)
         return tables, refusals, max(0, self._container.event_store().head() - self._beginning(live))
 
@@ -170,10 +170,10 @@ class ShadowBuild:
         name, shadows = self._group.name, self._shadows
         record = self._opened(live)
         with ExitStack() as opened:
-            with shadows.explained(name, record):
+            with shadows.rebuilds.explained(name, record):
                 run = opened.enter_context(self._run(record, live))
             self._prepare(run, record)
-            with shadows.explained(name, record):
+            with shadows.rebuilds.explained(name, record):
                 pace, reach = self._paced(run, live), self._reach(run, follows=follows)
                 run.start()
                 opened.callback(run.stop)
@@ -241,12 +241,10 @@ class ShadowBuild:
     def _opened(self, live: GroupRecord | None) -> RebuildRecord:
         """Return the record of the shadow, which continues if the same handlers and settings have begun it."""
         group, shadows = self._group, self._shadows
-        begun = shadows.record(group.name)
-        shadows.complete(group.name)
-        shadows.tidy(group.name)
-        known = shadows.record(group.name)
+        begun = shadows.rebuilds.last(group.name)
+        known = shadows.settled(group.name)
         if known is not None and known.has_shadow and shadows.exists(group.name):
-            with shadows.explained(group.name, known):
+            with shadows.rebuilds.explained(group.name, known):
                 changed = self._changed(known, live)
             if not changed:
                 return known
@@ -257,7 +255,7 @@ class ShadowBuild:
             raise old_tables_kept(group.name, completed=completed)
         shadows.drop_shadow(group.name)
         settings, conditions = group.rebuild, self._conditions(live)
-        with shadows.explained(group.name, shadows.record(group.name)):
+        with shadows.rebuilds.explained(group.name, shadows.rebuilds.last(group.name)):
             return shadows.open(group.name, self.code.handlers, settings.tables, settings.shared_tables, conditions)
 
     def _changed(self, known: RebuildRecord, live: GroupRecord | None) -> list[str]:
@@ -310,7 +308,7 @@ class ShadowBuild:
         """
         tables = self._made(run, record)
         refusals = self._refusals(tables, record)
-        self._shadows.require_current(self._group.name, record)
+        self._shadows.rebuilds.require_current(record)
         return tables, refusals
 
     def _refusals(self, tables: Sequence[ShadowTable], record: RebuildRecord) -> list[str]:
@@ -334,7 +332,7 @@ class ShadowBuild:
     def _prepare(self, run: ShadowRun, record: RebuildRecord) -> None:
         """Make the tables, and refuse with OCQ-630 what cannot be swapped."""
         try:
-            with self._shadows.explained(self._group.name, record):
+            with self._shadows.rebuilds.explained(self._group.name, record):
                 _, refused = self._inspected(run, record)
         except BaseException:
             self._drop_unfilled(run, record)
@@ -346,7 +344,7 @@ class ShadowBuild:
     def _drop_unfilled(self, run: ShadowRun, record: RebuildRecord) -> None:
         """Drop the shadow if nothing was handled in it; one of another process is not ours to drop."""
         name = self._group.name
-        drops = self._shadows.is_current(name, record) and not run.statuses()
+        drops = self._shadows.rebuilds.is_current(name, record) and not run.statuses()
         run.stop()
         if drops:
             self._shadows.drop_shadow(name)
@@ -431,7 +429,7 @@ class ShadowBuild:
             position = min((one.position for one in statuses), default=0)
             now = time.monotonic()
             if now >= next_poll:
-                self._shadows.require_current(name, record)
+                self._shadows.rebuilds.require_current(record)
                 next_poll = now + _POLL_SECONDS
             rate = None if seen is None or now <= seen[0] else (position - seen[1]) / (now - seen[0])
             seen = seen if seen is not None and now - seen[0] < 1 else (now, position)

@@ -7,7 +7,7 @@ from typing import Self
 
 from dependency_injector import providers
 
-from opencqrs_py.adapters.sql.shadows.swaps import ended_elsewhere
+from opencqrs_py.adapters.sql.shadows.rebuild_records import ended_elsewhere
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, assemble, group_containers, renew
 from opencqrs_py.assembly.control import control_of

@@ -18,13 +18,12 @@ class KeptRows:
     Args:
         connection: A connection that sees both.
         group: Processing group.
-        mark: Placeholder of a value in a statement.
     """
 
-    def __init__(self, connection: Connection, group: str, mark: str) -> None:
+    def __init__(self, connection: Connection, group: str) -> None:
         self._connection = connection
         self._group = group
-        self._mark = mark
+        self._mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
 
     def copy(self, source: str, target: str) -> None:
         """Copy the rows; there must be none of the group in the target."""

@@ -45,18 +45,15 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
     BusyError,
     Swap,
     Swapped,
-    built_record,
     obstructed,
     old_gone,
     require_building,
     require_old,
     require_same_layout,
-    required,
 )
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
 from opencqrs_py.errors import RebuildError
-from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 
 _NOT_YET, _DONE = "opencqrs_swapping", "opencqrs_swapped"  # the table whose name shows whether all were renamed
@@ -206,7 +203,7 @@ class MariaDbShadows(Shadows):
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             try:
-                rows = KeptRows(connection, group, "%s")
+                rows = KeptRows(connection, group)
                 positions = rows.positions(self._ours), rows.positions(f"{quoted(shadow)}.")
                 found = [difference(connection, name, self._live_place, shadow, examples) for name in tables]
             finally:
@@ -215,22 +212,22 @@ class MariaDbShadows(Shadows):
 
     @override
     def _drop_shadow(self, group: str) -> None:
-        known = self.record(group)
+        known = self.rebuilds.last(group)
         if known is not None and known.phase is RebuildPhase.BUILDING:
             self._require_visible(self._place("shadow", group))
             with self._database.writing() as connection:
-                self._write(connection, replace(known, phase=RebuildPhase.ENDED))
+                self.rebuilds.write(connection, replace(known, phase=RebuildPhase.ENDED))
         self._drop(self._place("shadow", group))
 
     @override
     def drop_old(self, group: str) -> None:
-        known, old = self.record(group), self._place("old", group)
+        known, old = self.rebuilds.last(group), self._place("old", group)
         if known is not None and known.keeps_old:
             self._require_visible(old)
         self._drop(old)
         if known is not None:
             with self._database.writing() as connection:
-                self._write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
+                self.rebuilds.write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
 
     def _require_visible(self, name: str) -> None:
         """Refuse with OCQ-630 if the user lacks privileges on a database: the server lists it as if it did not exist.
@@ -275,7 +272,7 @@ class MariaDbShadows(Shadows):
         self._make_old(old)
         self._analyse(self._place("shadow", group))
         with self._alone():
-            require_building(swap, self._required(group))
+            require_building(swap, self.rebuilds.required(group))
             self._renew_marker(old)
             tables = self._fence(swap)
             seconds = self._renamed(group)
@@ -286,7 +283,7 @@ class MariaDbShadows(Shadows):
     @override
     def _undo(self, group: str, fills: Collection[str]) -> Swapped:
         shadow, old = self._place("shadow", group), self._place("old", group)
-        before = self._required(group)
+        before = self.rebuilds.required(group)
         self._require_visible(old)
         if not self._has_database(old):
             raise old_gone(group, f"database {old}")
@@ -294,16 +291,16 @@ class MariaDbShadows(Shadows):
             raise obstructed(group, refused, _FIX)
         self._make_if_missing(shadow)
         with self._alone():
-            require_old(self._required(group))
+            require_old(self.rebuilds.required(group))
             self._renew_marker(old)
             with self._database.reading() as connection:
                 back, live = relations(connection, old), relations(connection, self._live_place)
             with self._database.writing() as connection:
-                rows = KeptRows(connection, group, "%s")
+                rows = KeptRows(connection, group)
                 self._lock_live(connection, group)
                 self._require_empty(connection, before, fills)
                 rows.fence(self._ours, rows.newest_epoch(self._ours) + 1)
-                self._write(connection, replace(before, phase=RebuildPhase.SWAPPING, undoes=True))
+                self.rebuilds.write(connection, replace(before, phase=RebuildPhase.SWAPPING, undoes=True))
             seconds = self._renamed(group)
             with self._database.explained():
                 position = self._follow_back(group)
@@ -313,17 +310,17 @@ class MariaDbShadows(Shadows):
         return Swapped(position, tuple(found), seconds)
 
     @override
-    def complete(self, group: str) -> bool:
-        known = self.record(group)
+    def complete(self, group: str) -> None:
+        known = self.rebuilds.last(group)
         if known is None or known.phase is not RebuildPhase.SWAPPING:
-            return False
+            return
         with self._alone():
-            known = self._required(group)
+            known = self.rebuilds.required(group)
             if known.phase is not RebuildPhase.SWAPPING:
-                return True
+                return
             if not self._is_renamed(group):
                 self._take_back(group)
-                return True
+                return
             if known.undoes:
                 self._follow_back(group)
             else:
@@ -332,10 +329,6 @@ class MariaDbShadows(Shadows):
         self._drop(self._place("shadow", group))
         if known.undoes:
             self._drop(self._place("old", group))
-        return True
-
-    def _required(self, group: str) -> RebuildRecord:
-        return required(group, self.record(group))
 
     def _undo_obstacles(self, before: RebuildRecord) -> list[str]:
         names = {each.name for each in before.relations if each.kind == "table"}
@@ -353,7 +346,7 @@ class MariaDbShadows(Shadows):
         group = swap.group
         shadow, old = self._place("shadow", group), self._place("old", group)
         with self._database.writing() as connection:
-            before, rows = self._required(group), KeptRows(connection, group, "%s")
+            before, rows = self.rebuilds.required(group), KeptRows(connection, group)
             require_building(swap, before)
             live = self._lock_live(connection, group)
             swap.reached(live)
@@ -372,7 +365,7 @@ class MariaDbShadows(Shadows):
             self._write_code(connection, place, swap)
             moved = [each for each in tables if each.is_moved]
             begun = self._swapping(connection, swap, before, moved)
-            self._write(connection, replace(begun, phase=RebuildPhase.SWAPPING))
+            self.rebuilds.write(connection, replace(begun, phase=RebuildPhase.SWAPPING))
         return tables
 
     def _write_code(self, connection: Connection, place: str, swap: Swap) -> None:
@@ -385,7 +378,7 @@ class MariaDbShadows(Shadows):
         """Rename all tables, or return to the state before the intent; return how many seconds that took."""
         began = time.monotonic()
         try:
-            self._rename(group, self._required(group))
+            self._rename(group, self.rebuilds.required(group))
         except BaseException:
             self._take_back(group)
             raise
@@ -426,15 +419,15 @@ class MariaDbShadows(Shadows):
         """Return to the state before the intent, if nothing was renamed yet."""
         if self._is_renamed(group):
             return
-        known = self._required(group)
+        known = self.rebuilds.required(group)
         phase = RebuildPhase.SWAPPED if known.undoes else RebuildPhase.BUILDING
         with self._database.writing() as connection:
-            self._write(connection, replace(known, phase=phase, undoes=False))
+            self.rebuilds.write(connection, replace(known, phase=phase, undoes=False))
 
     def _follow(self, group: str, swap: Swap | None) -> int:
         """Have the progress follow the tables, and views and defaults what they name."""
         shadow, old = self._place("shadow", group), self._place("old", group)
-        before = self._required(group)
+        before = self.rebuilds.required(group)
         views = [each.name for each in before.relations if each.kind == "view"]
         with self._database.reading() as connection:
             move_defaults(connection, shadow, self._live_place)
@@ -442,17 +435,15 @@ class MariaDbShadows(Shadows):
             copy_views(connection, [name for name in views if name not in kept], self._live_place, old, kept)
             copy_views(connection, views, shadow, self._live_place)
         with self._database.writing() as connection:
-            rows, known = KeptRows(connection, group, "%s"), self._records.find(connection, group)
+            rows, known = KeptRows(connection, group), self._groups.find(connection, group)
             built = record_in(connection, f"{quoted(shadow)}.", group)
             done = swap or Swap(before, built[0], built[1], lambda _: None)
             position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
-            self._records.write(connection, built_record(known, done), self._records.find(connection, group))
-            after = self._swapped_record(done, known, before)
-            self._write(connection, after)
+            self._record_swap(connection, done, known, before)
         return position
 
     def _follow_back(self, group: str) -> int:
-        old, before = self._place("old", group), self._required(group)
+        old, before = self._place("old", group), self.rebuilds.required(group)
         with self._database.reading() as connection:
             kept = [name for name, kind in relations(connection, old).items() if kind == "view"]
             copy_views(connection, kept, old, self._live_place)
@@ -460,10 +451,8 @@ class MariaDbShadows(Shadows):
                 if each.kind == "view" and each.name not in kept:
                     run(connection, f"DROP VIEW IF EXISTS {quoted(self._live_place)}.{quoted(each.name)}").close()
         with self._database.writing() as connection:
-            rows = KeptRows(connection, group, "%s")
-            position = rows.replace(f"{quoted(old)}.", self._ours)
-            known: GroupRecord | None = self._records.find(connection, group)
-            self._write(connection, self._undone_record(before, known))
+            position = KeptRows(connection, group).replace(f"{quoted(old)}.", self._ours)
+            self._record_undo(connection, before)
         return position
 
     def _make_old(self, old: str) -> None:

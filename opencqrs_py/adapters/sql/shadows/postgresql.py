@@ -29,17 +29,15 @@ from opencqrs_py.adapters.sql.shadows.shadows import Columns, Comparison, Shadow
 from opencqrs_py.adapters.sql.shadows.swaps import (
     Swap,
     Swapped,
-    built_record,
     obstructed,
     old_gone,
     require_building,
     require_old,
     require_same_layout,
-    required,
 )
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.structure import Triggers
-from opencqrs_py.adapters.sql.tables import PROGRESS
+from opencqrs_py.adapters.sql.tables import PROGRESS, REBUILDS
 from opencqrs_py.errors import EventStoreError, RebuildError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
@@ -110,7 +108,7 @@ class PostgresqlShadows(Shadows):
                 view, of = f"{quoted(shadow)}.{quoted(table)}", f"{quoted(live)}.{quoted(table)}"
                 run(connection, f"CREATE VIEW {view} AS SELECT * FROM {of}").close()  # noqa: S608 quoted
             copy_structure(connection, live, shadow, tables)
-            self._begin(connection, begun)
+            self.rebuilds.begin(connection, begun)
 
     @override
     def _grant(self) -> str:
@@ -191,7 +189,7 @@ class PostgresqlShadows(Shadows):
     def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
         shadow, live = (quoted(each) for each in (self._place("shadow", group), self._live_place))
         with self._database.writing(isolation="REPEATABLE READ") as connection:
-            rows = KeptRows(connection, group, "%s")
+            rows = KeptRows(connection, group)
             positions = rows.positions(self._ours), rows.positions(f"{shadow}.")
             found = (_difference(connection, name, live, shadow, examples) for name in tables)
             return Comparison(*positions, tuple(found))
@@ -200,17 +198,17 @@ class PostgresqlShadows(Shadows):
     def _drop_shadow(self, group: str) -> None:
         with self._database.dialect.change_lock(self._database) as connection:
             self._drop(connection, self._place("shadow", group))
-            known = self.record(group)
+            known = self.rebuilds.last(group)
             if known is not None and known.phase is RebuildPhase.BUILDING:
-                self._write(connection, replace(known, phase=RebuildPhase.ENDED))
+                self.rebuilds.write(connection, replace(known, phase=RebuildPhase.ENDED))
 
     @override
     def drop_old(self, group: str) -> None:
         with self._database.dialect.change_lock(self._database) as connection:
             self._drop(connection, self._place("old", group))
-            known = self.record(group)
+            known = self.rebuilds.last(group)
             if known is not None:
-                self._write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
+                self.rebuilds.write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
 
     def _drop(self, connection: Connection, schema: str) -> None:
         """Drop a schema of ours; refuse if others hold on to what is in it."""
@@ -231,8 +229,8 @@ class PostgresqlShadows(Shadows):
         with self._database.writing(isolation="READ COMMITTED") as connection:
             before = self._locked_record(connection, group)
             require_building(swap, before)
-            known = self._records.find(connection, group)
-            rows = KeptRows(connection, group, "%s")
+            known = self._groups.find(connection, group)
+            rows = KeptRows(connection, group)
             with self._fenced(connection, group) as live:
                 swap.reached(live)
                 layout = rows.positions(f"{quoted(shadow)}.")
@@ -252,8 +250,7 @@ class PostgresqlShadows(Shadows):
             rows.copy(self._ours, f"{quoted(old)}.")
             position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
             rows.fence(f"{quoted(shadow)}.", rows.newest_epoch(f"{quoted(shadow)}.") + 1)
-            self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
-            self._write(connection, self._swapped_record(swap, known, before))
+            self._record_swap(connection, swap, known, before)
             self._notify(connection)
         return Swapped(position, tuple(tables), time.monotonic() - began)
 
@@ -265,7 +262,6 @@ class PostgresqlShadows(Shadows):
             require_old(before)
             if not self._has_schema(old):
                 raise old_gone(group, f"schema {old}")
-            rows = KeptRows(connection, group, "%s")
             with self._fenced(connection, group):
                 pass
             kept = relations(connection, old)
@@ -282,8 +278,8 @@ class PostgresqlShadows(Shadows):
             self._require_empty(connection, before, fills)
             gone = [ShadowTable(each.name, each.kind, Fate.SWAPPED) for each in before.relations]
             exchange(connection, self._live_place, back, old, shadow, gone, with_triggers=False)
-            position = rows.replace(f"{quoted(old)}.", self._ours)
-            self._write(connection, self._undone_record(before, self._records.find(connection, group)))
+            position = KeptRows(connection, group).replace(f"{quoted(old)}.", self._ours)
+            self._record_undo(connection, before)
             self._notify(connection)
         seconds = time.monotonic() - began
         self._drop_in_peace(shadow)
@@ -291,9 +287,9 @@ class PostgresqlShadows(Shadows):
         return Swapped(position, tuple(back), seconds)
 
     def _locked_record(self, connection: Connection, group: str) -> RebuildRecord:
-        table = f"{self._ours}{self._rebuilds.name}"
+        table = f"{self._ours}{REBUILDS.name}"
         connection.exec_driver_sql(f"SELECT 1 FROM {table} WHERE group_name = %s FOR UPDATE", (group,)).all()  # noqa: S608
-        return required(group, self.record(group))
+        return self.rebuilds.required(group)
 
     def _lock(self, connection: Connection, names: Iterable[str]) -> float:
         """Lock tables against readers, for a short time only, as later readers wait as well. Return when that began."""

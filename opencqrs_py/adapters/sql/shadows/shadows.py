@@ -24,15 +24,17 @@ from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.shadows.guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadows.kept_rows import KEPT
-from opencqrs_py.adapters.sql.shadows.rebuild_rows import found_rebuild, rebuild_row
+from opencqrs_py.adapters.sql.shadows.rebuild_records import SqlRebuildRecords, ended_elsewhere
 from opencqrs_py.adapters.sql.shadows.swaps import (
     BusyError,
     Swap,
     Swapped,
+    built_record,
     changed_meanwhile,
-    ended_elsewhere,
     filled_since,
     refused_by_database,
+    swapped_record,
+    undone_record,
 )
 from opencqrs_py.adapters.sql.shadows.urls import place_of
 from opencqrs_py.adapters.sql.structure import Triggers, parts_of, structure_of, text_of
@@ -84,6 +86,7 @@ class Shadows(ABC):
         database: The database of the live tables and of the progress, opened by its URL.
 
     Attributes:
+        rebuilds: The records of the rebuilds.
         of_tables: What an administrator has to do so that the database's user can have tables copied and swapped.
         taken: Codes of the errors that a new place causes only if another process makes or drops it, too.
     """
@@ -93,77 +96,8 @@ class Shadows(ABC):
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._rebuilds = database.table(REBUILDS)
-        self._records = SqlGroupRecords(database)
-
-    # Records
-
-    def record(self, group: str) -> RebuildRecord | None:
-        """Return the last rebuild of a group; ``None`` if there was none."""
-        if not self._is_there(REBUILDS.name):
-            return None
-        with self._database.reading() as connection:
-            return found_rebuild(connection, self._rebuilds, group)
-
-    def is_current(self, group: str, rebuild: RebuildRecord | None) -> bool:
-        """Return whether a rebuild is still the last one of its group; ``None``: it had none."""
-        now = self.record(group)
-        if now is None or rebuild is None:
-            return now is rebuild
-        return now.phase is rebuild.phase and now.is_same(rebuild)
-
-    def require_current(self, group: str, rebuild: RebuildRecord) -> None:
-        """Refuse with OCQ-630 to continue a rebuild that another process has ended, or begun again."""
-        if not self.is_current(group, rebuild):
-            raise ended_elsewhere(group)
-
-    @contextmanager
-    def explained(self, group: str, rebuild: RebuildRecord | None) -> Iterator[None]:
-        """Explain, with OCQ-630, what fails in this block because another process rebuilds the same group.
-
-        Args:
-            group: Processing group.
-            rebuild: The rebuild of this process, or the last one before it begins.
-        """
-        try:
-            yield
-        except Exception as error:
-            if self._is_over(group, rebuild):
-                raise ended_elsewhere(group) from error
-            raise
-
-    def _is_over(self, group: str, rebuild: RebuildRecord | None) -> bool:
-        """Return whether another process has ended a rebuild, as far as the database is available."""
-        try:
-            return not self.is_current(group, rebuild)
-        except Exception:  # which is what failed before
-            return False
-
-    def _is_there(self, table: str) -> bool:
-        with self._database.reading() as connection:
-            return inspect(connection).has_table(table, self._database.schema)
-
-    def _write(self, connection: Connection, record: RebuildRecord) -> None:
-        connection.execute(delete(self._rebuilds).where(self._rebuilds.c.group_name == record.group))
-        connection.execute(self._rebuilds.insert().values(**rebuild_row(record)))
-
-    def _begin(self, connection: Connection, begun: RebuildRecord, *, replaces_builds: bool = False) -> None:
-        """Record a build, unless another process has begun or completed one since: its record is not replaced."""
-        now = found_rebuild(connection, self._rebuilds, begun.group)
-        if now is not None and now.phase is not RebuildPhase.ENDED and not (replaces_builds and now.has_shadow):
-            raise ended_elsewhere(begun.group)
-        self._write(connection, begun)
-
-    def _begin_after(self, begun: RebuildRecord, *, replaces_builds: bool = False) -> None:
-        """Record a build whose place was made in another transaction, unless another process has dropped it since."""
-        with self._database.writing() as connection:
-            self._begin(connection, begun, replaces_builds=replaces_builds)
-        if not self.exists(begun.group):  # an abort that found no record to end
-            with self._database.writing() as connection:
-                now = found_rebuild(connection, self._rebuilds, begun.group)
-                if now is not None and now.has_shadow and now.is_same(begun):  # none was begun since
-                    self._write(connection, replace(begun, phase=RebuildPhase.ENDED))
-            raise ended_elsewhere(begun.group)
+        self.rebuilds = SqlRebuildRecords(database)
+        self._groups = SqlGroupRecords(database)
 
     # The build
 
@@ -213,7 +147,7 @@ class Shadows(ABC):
         for table in KEPT:
             prepare(self._database, table)
         prepare(self._database, REBUILDS)
-        known = self.record(group)
+        known = self.rebuilds.last(group)
         at = in_milliseconds(datetime.now(UTC))
         refused = known.refused if known is not None else ()
         begun = RebuildRecord(
@@ -333,7 +267,7 @@ class Shadows(ABC):
 
     def compare(self, group: str, examples: int) -> Comparison:
         """Return how the rows of the tables that would be swapped differ from the live ones, at one moment."""
-        record = self.record(group)
+        record = self.rebuilds.last(group)
         tables = self.look(group, (), record.shared if record is not None else ())
         names = [each.name for each in tables if each.fate is Fate.SWAPPED and each.is_table]
         left = [each.name for each in tables if each.fate is Fate.LEFT and each.is_table]
@@ -373,6 +307,17 @@ class Shadows(ABC):
     @abstractmethod
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
         """Make the place, and record the build."""
+
+    def _begin_after(self, begun: RebuildRecord, *, replaces_builds: bool = False) -> None:
+        """Record a build whose place was made in another transaction, unless another process has dropped it since."""
+        with self._database.writing() as connection:
+            self.rebuilds.begin(connection, begun, replaces_builds=replaces_builds)
+        if not self.exists(begun.group):  # an abort that found no record to end
+            with self._database.writing() as connection:
+                now = self.rebuilds.find(connection, begun.group)
+                if now is not None and now.has_shadow and now.is_same(begun):  # none was begun since
+                    self.rebuilds.write(connection, replace(begun, phase=RebuildPhase.ENDED))
+            raise ended_elsewhere(begun.group)
 
     @contextmanager
     def _granted(self, what: str) -> Iterator[None]:
@@ -439,19 +384,18 @@ class Shadows(ABC):
         """
         return self._patiently(group, lambda: self._undo(group, fills), timeout)
 
-    def complete(self, group: str) -> bool:
-        """Complete an interrupted swap; return whether there was one."""
-        del group
-        return False
+    def settled(self, group: str) -> RebuildRecord | None:
+        """Complete what a killed process left half-done, and return the last rebuild of a group."""
+        self.complete(group)
+        known = self.rebuilds.last(group)
+        if known is not None and known.phase in (RebuildPhase.SWAPPED, RebuildPhase.ENDED):
+            self.drop_shadow(group)
+            if known.phase is RebuildPhase.ENDED:
+                self.drop_old(group)
+        return self.rebuilds.last(group)
 
-    def tidy(self, group: str) -> None:
-        """Drop what a process left behind that was killed after a swap or an undo."""
-        known = self.record(group)
-        if known is None or known.phase not in (RebuildPhase.SWAPPED, RebuildPhase.ENDED):
-            return
-        self.drop_shadow(group)
-        if known.phase is RebuildPhase.ENDED:
-            self.drop_old(group)
+    def complete(self, group: str) -> None:  # noqa: B027 one database needs it
+        """Complete an interrupted swap, if there is one."""
 
     @abstractmethod
     def drop_old(self, group: str) -> None:
@@ -519,18 +463,16 @@ class Shadows(ABC):
     def _live_place(self) -> str:
         """The schema, database or file of the live tables."""
 
-    def _swapped_record(self, swap: Swap, known: GroupRecord | None, before: RebuildRecord) -> RebuildRecord:
-        """Return the record of a completed swap."""
-        others = {*before.refused} if known is None else {*before.refused, known.handlers}
-        others |= {each.before for each in (known.changes if known is not None else ())}
-        refused = tuple(sorted(others - {"", swap.handlers}))
-        return replace(before, phase=RebuildPhase.SWAPPED, handlers=swap.handlers, refused=refused)
+    def _record_swap(
+        self, connection: Connection, swap: Swap, known: GroupRecord | None, before: RebuildRecord
+    ) -> None:
+        """Record who has built the live tables; ``known`` and ``before`` are the records before the swap."""
+        self._groups.write(connection, built_record(known, swap), self._groups.find(connection, swap.group))
+        self.rebuilds.write(connection, swapped_record(swap, known, before))
 
-    @staticmethod
-    def _undone_record(before: RebuildRecord, old: GroupRecord | None) -> RebuildRecord:
-        """Return the record of an undo: the handlers of the rebuild must not run with the old tables."""
-        refused = () if old is None or not old.handlers or old.handlers == before.handlers else (before.handlers,)
-        return replace(before, phase=RebuildPhase.ENDED, refused=refused, relations=(), undoes=False)
+    def _record_undo(self, connection: Connection, before: RebuildRecord) -> None:
+        """Record that the old tables, with their progress, are live again; ``before`` is the record before that."""
+        self.rebuilds.write(connection, undone_record(before, self._groups.find(connection, before.group)))
 
     @contextmanager
     def _fenced(self, connection: Connection, group: str) -> Iterator[Mapping[Partition, int]]:

@@ -18,7 +18,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.dialects.sqlite_file import CONTROL_SUFFIX, make_with_rights_of
 from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadows.kept_rows import KEPT, KeptRows
-from opencqrs_py.adapters.sql.shadows.rebuild_rows import found_rebuild
+from opencqrs_py.adapters.sql.shadows.rebuild_records import ended_elsewhere
 from opencqrs_py.adapters.sql.shadows.shadows import (
     Columns,
     Comparison,
@@ -32,14 +32,11 @@ from opencqrs_py.adapters.sql.shadows.shadows import (
 from opencqrs_py.adapters.sql.shadows.swaps import (
     Swap,
     Swapped,
-    built_record,
-    ended_elsewhere,
     obstructed,
     old_gone,
     require_building,
     require_old,
     require_same_layout,
-    required,
 )
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.structure import Trigger, Triggers
@@ -153,7 +150,7 @@ class SqliteShadows(Shadows):
         with self._database.reading() as connection, _attached(connection, self._file("shadow", group)):
             connection.exec_driver_sql("BEGIN")
             try:
-                rows = KeptRows(connection, group, "?")
+                rows = KeptRows(connection, group)
                 positions = rows.positions(""), rows.positions(f"{_OTHER}.")
                 return Comparison(*positions, tuple(_difference(connection, name, examples) for name in tables))
             finally:
@@ -161,19 +158,19 @@ class SqliteShadows(Shadows):
 
     @override
     def _drop_shadow(self, group: str) -> None:
-        known = self.record(group)
+        known = self.rebuilds.last(group)
         if known is not None and known.phase is RebuildPhase.BUILDING:
             with self._database.writing() as connection:
-                self._write(connection, replace(known, phase=RebuildPhase.ENDED))
+                self.rebuilds.write(connection, replace(known, phase=RebuildPhase.ENDED))
             _wait_until_closed(self._file("shadow", group))
         _remove(self._file("shadow", group))
 
     @override
     def drop_old(self, group: str) -> None:
-        known = self.record(group)
+        known = self.rebuilds.last(group)
         if known is not None:
             with self._database.writing() as connection:
-                self._write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
+                self.rebuilds.write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
         _remove(self._file("old", group))
 
     @override
@@ -188,10 +185,10 @@ class SqliteShadows(Shadows):
         text = "the tables of group %s are copied into the live file (%s bytes): other writers wait for about %d s"
         _log.warning(text, group, f"{size:,}", wait)
         with self._writing() as (connection, enforced):
-            before, known = self._required(connection, group), self._records.find(connection, group)
+            before, known = self.rebuilds.required(group, connection), self._groups.find(connection, group)
             require_building(swap, before)
             self._require_same_structure(connection, swap, before)
-            rows = KeptRows(connection, group, "?")
+            rows = KeptRows(connection, group)
             live = rows.positions("")
             swap.reached(live)
             self._fence_shadow(shadow, group)
@@ -206,8 +203,7 @@ class SqliteShadows(Shadows):
                 began = time.monotonic()
                 _exchange(connection, [each.name for each in moved], [each.name for each in moved], keep=True)
                 position = rows.replace(f"{_OTHER}.", "", keep_replays=True)
-                self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
-                self._write(connection, self._swapped_record(swap, known, before))
+                self._record_swap(connection, swap, known, before)
                 _check_references(connection, group, enforced=enforced)
                 connection.exec_driver_sql("COMMIT")
         return Swapped(position, tuple(tables), time.monotonic() - began)
@@ -218,7 +214,7 @@ class SqliteShadows(Shadows):
         if not old.exists():
             raise old_gone(group, str(old))
         with self._writing() as (connection, enforced):
-            before, rows = self._required(connection, group), KeptRows(connection, group, "?")
+            before = self.rebuilds.required(group, connection)
             require_old(before)
             self._require_empty(connection, before, fills)
             with _attached(connection, old):
@@ -227,8 +223,8 @@ class SqliteShadows(Shadows):
                 began = time.monotonic()
                 gone = [each.name for each in before.relations]
                 _exchange(connection, [name for _, name, _ in back], gone, keep=False)
-                position = rows.replace(f"{_OTHER}.", "")
-                self._write(connection, self._undone_record(before, self._records.find(connection, group)))
+                position = KeptRows(connection, group).replace(f"{_OTHER}.", "")
+                self._record_undo(connection, before)
                 _check_references(connection, group, enforced=enforced)
                 connection.exec_driver_sql("COMMIT")
         _remove(old)
@@ -236,9 +232,6 @@ class SqliteShadows(Shadows):
             ShadowTable(n, kind, Fate.SWAPPED if n.lower() in live else Fate.ADDED, "kept") for kind, n, _ in back
         ]
         return Swapped(position, tuple(tables), time.monotonic() - began)
-
-    def _required(self, connection: Connection, group: str) -> RebuildRecord:
-        return required(group, found_rebuild(connection, self._rebuilds, group))
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, bool]]:

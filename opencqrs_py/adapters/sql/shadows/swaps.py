@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.connections import reason_of
+from opencqrs_py.adapters.sql.shadows.rebuild_records import ended_elsewhere
 from opencqrs_py.errors import RebuildError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.rebuild import RebuildRecord, ShadowTable
+from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord, ShadowTable
 from opencqrs_py.model.times import in_milliseconds
 
 
@@ -87,23 +88,10 @@ def require_building(swap: Swap, record: RebuildRecord) -> None:
         raise ended_elsewhere(swap.group)
 
 
-def ended_elsewhere(group: str) -> RebuildError:
-    """Return the error for a rebuild that another process has completed, abandoned or begun again."""
-    what = f"another process has ended the rebuild of group '{group}' meanwhile, or begun it again"
-    return RebuildError("OCQ-630", what, f"group {group}", "opencqrs status --details shows its state")
-
-
 def changed_meanwhile(group: str, changed: Sequence[str]) -> RebuildError:
     """Return the error for a shadow whose dependencies have changed since it began."""
     what = f"{listed(changed)} changed since the rebuild of group '{group}' began"
     return RebuildError("OCQ-630", what, f"group {group}", f"opencqrs groups rebuild {group}, which begins again")
-
-
-def required(group: str, record: RebuildRecord | None) -> RebuildRecord:
-    """Return the record of a group's rebuild; refuse with OCQ-630 if it has none."""
-    if record is None:
-        raise RebuildError("OCQ-630", f"group '{group}' is not being rebuilt", f"group {group}")
-    return record
 
 
 def require_old(record: RebuildRecord) -> None:
@@ -145,3 +133,17 @@ def built_record(known: GroupRecord | None, swap: Swap) -> GroupRecord:
     at = in_milliseconds(datetime.now(UTC))
     record = known or GroupRecord(swap.group, "", None, at)
     return replace(record, handlers=swap.handlers, sequencing=swap.sequencing, changes=(), selection=None)
+
+
+def swapped_record(swap: Swap, known: GroupRecord | None, before: RebuildRecord) -> RebuildRecord:
+    """Return the record of a completed swap: the handlers before it must no longer run the group."""
+    others = {*before.refused} if known is None else {*before.refused, known.handlers}
+    others |= {each.before for each in (known.changes if known is not None else ())}
+    refused = tuple(sorted(others - {"", swap.handlers}))
+    return replace(before, phase=RebuildPhase.SWAPPED, handlers=swap.handlers, refused=refused)
+
+
+def undone_record(before: RebuildRecord, old: GroupRecord | None) -> RebuildRecord:
+    """Return the record of an undo: the handlers of the rebuild must not run with the old tables."""
+    refused = () if old is None or not old.handlers or old.handlers == before.handlers else (before.handlers,)
+    return replace(before, phase=RebuildPhase.ENDED, refused=refused, relations=(), undoes=False)

@@ -13,7 +13,7 @@ import pytest
 from support.statements import sent_statements
 
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
-from opencqrs_py.adapters.sql.shadows.rebuild_rows import rebuild_row
+from opencqrs_py.adapters.sql.shadows.rebuild_records import rebuild_row
 from opencqrs_py.adapters.sql.tables import REBUILDS
 from opencqrs_py.assembly.rebuilds.bars import RebuildBars
 from opencqrs_py.model.group_record import GroupRecord
