@@ -13,7 +13,7 @@ from opencqrs_py.cli.output import continuation, print_json, print_line
 from opencqrs_py.cli.records import print_only_warnings
 
 if TYPE_CHECKING:
-    from opencqrs_py.adapters.sql.shadows.shadows import Comparison
+    from opencqrs_py.adapters.sql.shadows.comparison import Comparison
     from opencqrs_py.assembly.application import Application
     from opencqrs_py.assembly.rebuilds.rebuilds import RebuildPlan, RebuildResult
     from opencqrs_py.assembly.rebuilds.shadow_build import RebuildProgress

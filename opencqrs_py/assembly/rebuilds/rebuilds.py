@@ -11,7 +11,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
-from opencqrs_py.adapters.sql.shadows.shadows import Comparison, Shadows
+from opencqrs_py.adapters.sql.shadows.comparison import Comparison
+from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.swaps import Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint

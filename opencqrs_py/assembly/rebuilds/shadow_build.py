@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.shadows.contents import misnamed, note_seeded
 from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.swaps import changed_meanwhile
 from opencqrs_py.assembly.blueprint import Blueprint
@@ -297,7 +298,7 @@ class ShadowBuild:
         group = self._group
         run.prepare()
         if not run.statuses():  # no handler was called yet
-            self._shadows.note_seeded(record)
+            note_seeded(self._shadows.url(record))
         return self._shadows.look(group.name, group.rebuild.tables, group.rebuild.shared_tables)
 
     def _inspected(self, run: ShadowRun, record: RebuildRecord) -> tuple[list[ShadowTable], list[str]]:
@@ -324,7 +325,8 @@ class ShadowBuild:
         code = code_texts(self._blueprint.discover(), self._container.code_reader())
         if shared := shared_tables(f"group {self._group.name}", names, code):
             _log.warning(_SHARED, self._group.name, listed(shared))
-        found += [f"{name} has the prefix of this package's tables" for name in self._shadows.misnamed(record)]
+        wrong = misnamed(self._shadows.url(record), record.shared)
+        found += [f"{name} has the prefix of this package's tables" for name in wrong]
         if not any(one.fate is not Fate.SHARED for one in tables):
             found.append("there is no table: @on_start creates none, and rebuild.tables names none")
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.adapters.sql.shadows.shadows import Comparison
+from opencqrs_py.adapters.sql.shadows.comparison import Comparison
 from opencqrs_py.assembly.rebuilds.rebuilds import RebuildResult
 from opencqrs_py.cli.rebuilds import _comparison_as_json, _comparison_lines, _result_lines
 from opencqrs_py.model.partition import Partition, layout

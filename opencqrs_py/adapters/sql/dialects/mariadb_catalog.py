@@ -10,10 +10,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from opencqrs_py.adapters.sql.connections import run
-from opencqrs_py.adapters.sql.shadows.shadows import (
-    Columns,
-    is_ours,
-)
+from opencqrs_py.adapters.sql.shadows.comparison import Columns
+from opencqrs_py.adapters.sql.shadows.guards import is_ours
 from opencqrs_py.adapters.sql.tables import GROUPS
 from opencqrs_py.model.rebuild import Difference
 

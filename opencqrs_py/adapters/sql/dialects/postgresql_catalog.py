@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from opencqrs_py.adapters.sql.connections import run
-from opencqrs_py.adapters.sql.shadows.guards import OURS
+from opencqrs_py.adapters.sql.shadows.guards import is_ours
 
 _KINDS = {"r": "table", "p": "table", "v": "view", "m": "materialized view", "S": "sequence", "f": "foreign table"}
 
@@ -51,7 +51,7 @@ def quoted(name: str) -> str:
 def relations(connection: Connection, schema: str, *, ours: bool = False) -> list[Relation]:
     """Return what is in a schema, but for our own tables, and for sequences that belong to columns."""
     rows = connection.exec_driver_sql(_RELATIONS, (quoted(schema),))
-    return [Relation(name, _KINDS[kind], number) for name, kind, number in rows if ours or not name.startswith(OURS)]
+    return [Relation(name, _KINDS[kind], number) for name, kind, number in rows if ours or not is_ours(name)]
 
 
 def is_table(connection: Connection, name: str) -> bool:

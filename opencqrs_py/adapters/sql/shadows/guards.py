@@ -44,6 +44,11 @@ _FIX = (
 _FIX_OF_POOLER = "rebuild through a direct connection, as a pooler such as PgBouncer may not pass on that parameter"
 
 
+def is_ours(name: str) -> bool:
+    """Return whether a table is one of this package's."""
+    return name.startswith(OURS)
+
+
 class ShadowGuard(ABC):
     """Watches what is written through the connections of a shadow. Safe for several threads."""
 
@@ -137,7 +142,7 @@ class PostgresqlGuard(ShadowGuard):
                 others += seeing.exec_driver_sql(_DROPPED, (gone, here)).scalars().all()
         if others:
             raise outside(others)
-        return {name for inside, _, name, _ in rows if inside and not name.startswith(OURS)}
+        return {name for inside, _, name, _ in rows if inside and not is_ours(name)}
 
     def _require_led(self, connection: Connection) -> None:
         if connection.exec_driver_sql("SELECT current_schema()").scalar() == self._live:
@@ -265,7 +270,7 @@ class MariaDbGuard(ShadowGuard):
         tables = connection.exec_driver_sql(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
         )
-        names = {name for name in tables.scalars() if not name.startswith(OURS)}
+        names = {name for name in tables.scalars() if not is_ours(name)}
         lower = {each.lower() for each in found}
         self._seen = found & names  # until they are stored
         return {name for name in names if name in found or name.lower() in lower}

@@ -8,9 +8,10 @@ refused, if its process was killed in the middle, until it is completed.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -31,16 +32,11 @@ from opencqrs_py.adapters.sql.dialects.mariadb_catalog import (
     relations,
 )
 from opencqrs_py.adapters.sql.progress_rows import held
+from opencqrs_py.adapters.sql.shadows.comparison import Comparison
+from opencqrs_py.adapters.sql.shadows.contents import Fates, prepare_place, written_in
 from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadows.kept_rows import KeptRows
-from opencqrs_py.adapters.sql.shadows.shadows import (
-    Comparison,
-    Shadows,
-    fate_of,
-    prepared_place,
-    seeded_in,
-    written_in,
-)
+from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.swaps import (
     BusyError,
     Swap,
@@ -146,20 +142,18 @@ class MariaDbShadows(Shadows):
         shadow = self._place("shadow", group)
         with self._database.reading() as connection:
             live = relations(connection, self._live_place)
-            place, dialect = f"{quoted(shadow)}.", self._database.dialect
-            written, seeded = (find(dialect, connection, place) for find in (written_in, seeded_in))
-            found = []
-            for name, kind in relations(connection, shadow).items():
-                if name in shared:
-                    found.append(ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables"))
-                    continue
-                used = is_used(connection, shadow, name) if kind == "sequence" else kind != "table"
-                rows = kind == "table" and name not in seeded and has_rows(connection, shadow, name)
-                carries = name in written or rows or used
-                fate = fate_of(live=name in live, written=carries, named=name in named)
-                how = "rebuild.tables" if name in named else "made by @on_start"
-                found.append(ShadowTable(name, kind, fate, how))
-        return found
+            known = relations(connection, shadow)
+            moved = {*named, *(known.keys() - live.keys()), *self._written(connection, shadow, known)}
+        fates = Fates(live, moved, named, shared)
+        return [fates.of(name, kind) for name, kind in known.items()]
+
+    def _written(self, connection: Connection, shadow: str, known: Mapping[str, str]) -> set[str]:
+        """Return what handlers have written to, with used sequences, and all views."""
+        tables = [name for name, kind in known.items() if kind == "table"]
+        is_filled = partial(has_rows, connection, shadow)
+        written = written_in(self._database.dialect, connection, f"{quoted(shadow)}.", tables, is_filled)
+        used = (n for n, kind in known.items() if kind == "sequence" and is_used(connection, shadow, n))
+        return {*written, *used, *(name for name, kind in known.items() if kind == "view")}
 
     @override
     def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
@@ -457,7 +451,7 @@ class MariaDbShadows(Shadows):
 
     def _make_old(self, old: str) -> None:
         self._make_if_missing(old)
-        prepared_place(self._url(old))
+        prepare_place(self._url(old))
 
     def _make_if_missing(self, name: str) -> None:
         with self._database.reading() as connection, self._granted(f"the database {name} cannot be made"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -13,6 +13,8 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import run
 from opencqrs_py.adapters.sql.dialects.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
+from opencqrs_py.adapters.sql.shadows.comparison import Columns, Comparison
+from opencqrs_py.adapters.sql.shadows.contents import Fates, written_in
 from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadows.kept_rows import KEPT, KeptRows
 from opencqrs_py.adapters.sql.shadows.postgresql_dependents import users_of_rest
@@ -25,7 +27,7 @@ from opencqrs_py.adapters.sql.shadows.postgresql_moves import (
     specials_that_go,
 )
 from opencqrs_py.adapters.sql.shadows.postgresql_structure import copy_structure, triggers_of
-from opencqrs_py.adapters.sql.shadows.shadows import Columns, Comparison, Shadows, seeded_in, written_in
+from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.swaps import (
     Swap,
     Swapped,
@@ -126,43 +128,34 @@ class PostgresqlShadows(Shadows):
         with self._database.reading() as connection:
             known = relations(connection, shadow)
             live = {each.name for each in relations(connection, self._live_place)}
-            moved_ones = self._moved(
-                connection, shadow, [each for each in known if each.name not in shared], live, named
-            )
-            found = []
-            for each in known:
-                if each.name in shared:
-                    found.append(ShadowTable(each.name, "view", Fate.SHARED, "rebuild.shared-tables"))
-                    continue
-                fate = Fate.SWAPPED if each.name in live else Fate.ADDED
-                how = "rebuild.tables" if each.name in named else "made by @on_start"
-                found.append(ShadowTable(each.name, each.kind, fate if each.number in moved_ones else Fate.LEFT, how))
+            own = [each for each in known if each.name not in shared]
+            moving = self._moving(connection, shadow, own, live, named)
+            fates = Fates(live, {each.name for each in moving}, named, shared)
+            found = [fates.of(each.name, each.kind) for each in known]
             there = {(each.kind, each.name) for each in specials_of(connection, self._live_place)}
             specials = specials_of(connection, shadow)
             stays = any(each.fate is Fate.LEFT for each in found)
-            moving = [each for each in known if each.number in moved_ones]
             going = specials_that_go(connection, specials, moving) if stays else {*specials}
             for each in specials:
                 fate = Fate.SWAPPED if (each.kind, each.name) in there else Fate.ADDED
                 found.append(ShadowTable(each.name, each.kind, fate if each in going else Fate.LEFT))
         return found
 
-    def _moved(
+    def _moving(
         self,
         connection: Connection,
         shadow: str,
         known: Sequence[Relation],
         live: Collection[str],
         named: Collection[str],
-    ) -> set[int]:
-        """Return the numbers of what is swapped: what handlers have written to, what is new, and what belongs to it."""
-        place, dialect = f"{quoted(shadow)}.", self._database.dialect
-        names = written_in(dialect, connection, place) | set(named)
+    ) -> list[Relation]:
+        """Return what is swapped: what handlers have written to, what is new, and what belongs to it."""
+        place, is_filled = f"{quoted(shadow)}.", partial(has_rows, connection, shadow)
+        tables = [each.name for each in known if each.kind == "table"]
+        names = {*named, *written_in(self._database.dialect, connection, place, tables, is_filled)}
         carries = {each.number for each in known if each.name in names or each.name not in live}
-        seeded = seeded_in(dialect, connection, place)
-        unsure = [each for each in known if each.kind == "table" and each.name not in seeded]
-        carries |= {each.number for each in unsure if has_rows(connection, shadow, each.name)}
-        return ties(connection, known).moved(known, carries)
+        moved = ties(connection, known).moved(known, carries)
+        return [each for each in known if each.number in moved]
 
     @override
     def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar, TypeVar
 
-from sqlalchemy import Connection, TableClause, column, delete, inspect, literal, select
-from sqlalchemy import table as sql_table
+from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.bulk.staging import STAGES
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import Code, Dialect
-from opencqrs_py.adapters.sql.dialects.faults import UNKNOWN_NAMES, Fault
+from opencqrs_py.adapters.sql.dialects.dialect import Code
+from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.progress_rows import held
-from opencqrs_py.adapters.sql.shadows.guards import OURS, SEEDED, WRITTEN, WRITTEN_COLUMNS
+from opencqrs_py.adapters.sql.shadows.comparison import Comparison
+from opencqrs_py.adapters.sql.shadows.contents import has_rows
+from opencqrs_py.adapters.sql.shadows.guards import is_ours
 from opencqrs_py.adapters.sql.shadows.kept_rows import KEPT
 from opencqrs_py.adapters.sql.shadows.rebuild_records import SqlRebuildRecords, ended_elsewhere
 from opencqrs_py.adapters.sql.shadows.swaps import (
@@ -38,12 +38,12 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
 )
 from opencqrs_py.adapters.sql.shadows.urls import place_of
 from opencqrs_py.adapters.sql.structure import Triggers, parts_of, structure_of, text_of
-from opencqrs_py.adapters.sql.tables import NAMES, PROGRESS, REBUILDS, prepare
+from opencqrs_py.adapters.sql.tables import PROGRESS, REBUILDS, prepare
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable, SwappedRelation
+from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable, SwappedRelation
 from opencqrs_py.model.times import in_milliseconds
 
 K = TypeVar("K")
@@ -51,32 +51,6 @@ V = TypeVar("V")
 
 _DEADLOCKS = 10  # attempts to drop a shadow that another process fills
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to get the locks of a swap
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """How the rows of shadow and live tables differ at one moment.
-
-    Attributes:
-        live: Positions of the live partitions then.
-        shadow: Those of the shadow; if they differ, some rows differ for that reason.
-        differences: By table.
-        unwritten: Live tables with rows that ``@on_start`` makes, and to which the rebuild has written nothing: they
-            are another group's, or handlers no longer write to them. A swap leaves them unchanged.
-        not_made: Live tables that the rebuild does not make at all, though an earlier ``@on_start`` may have: those of
-            others, and of the group those that nothing fills any more. A swap leaves them, too.
-    """
-
-    live: Mapping[Partition, int]
-    shadow: Mapping[Partition, int]
-    differences: tuple[Difference, ...]
-    unwritten: tuple[str, ...] = ()
-    not_made: tuple[str, ...] = ()
-
-    @property
-    def exact(self) -> bool:
-        """Whether both had handled the same events."""
-        return self.live == self.shadow
 
 
 class Shadows(ABC):
@@ -187,32 +161,6 @@ class Shadows(ABC):
     def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
         """Return why these cannot be swapped; empty if they can."""
 
-    def note_seeded(self, record: RebuildRecord) -> None:
-        """Record the tables of a shadow that have rows before the first call of a handler."""
-        database = Database(self.url(record))
-        try:
-            with database.writing() as connection:
-                names = [name for name in inspect(connection).get_table_names() if not is_ours(name)]
-                found = [name for name in names if _has_rows(connection, sql_table(name))]
-                connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {SEEDED} {WRITTEN_COLUMNS}")
-                seeded = sql_table(SEEDED, column("name"))
-                connection.execute(delete(seeded))
-                if found:
-                    connection.execute(seeded.insert(), [{"name": name} for name in found])
-        finally:
-            database.close()
-
-    def misnamed(self, record: RebuildRecord) -> list[str]:
-        """Return the tables that a project has made in a shadow by names like ours, so that they are not swapped.
-
-        The stages of processes that were killed are ours.
-        """
-        with self._reading_place(record) as connection:
-            looking = inspect(connection)
-            found = {*looking.get_table_names(), *looking.get_view_names()}
-        theirs = found - NAMES - {WRITTEN, SEEDED, *record.shared}
-        return sorted(name for name in theirs if is_ours(name) and not name.startswith(STAGES))
-
     def lacking(self, record: RebuildRecord, tables: Collection[str], kind: str = "shadow") -> list[str]:
         """Return what live tables have and those that are to replace them do not: columns, indexes, checks.
 
@@ -226,13 +174,7 @@ class Shadows(ABC):
         return sorted(name for key, name in live.items() if key not in others and key[0] in there)
 
     def triggers_lacking(self, record: RebuildRecord, tables: Collection[str], kind: str = "shadow") -> list[str]:
-        """Return the triggers that fire on live tables and that the tables of another place lack.
-
-        Args:
-            record: The rebuild.
-            tables: Their names; those that only the live place has are left out.
-            kind: Where the others are: in the ``shadow``, or in the place of the ``old`` ones.
-        """
+        """Return the firing triggers of live tables that those of another place lack. Args are those of ``lacking``."""
 
         def look(connection: Connection) -> dict[str, Triggers]:
             return self._triggers(connection, [*filter(inspect(connection).has_table, tables)])
@@ -251,37 +193,23 @@ class Shadows(ABC):
         """Return what ``look`` finds in another place, nothing if there is no such place, and in the live one."""
         others: dict[K, V] = {}
         if self.exists(record.group, kind):
-            with self._reading_place(replace(record, shared=()), kind) as connection:
+            url = self.url(replace(record, shared=()), kind)
+            with closing(Database(url)) as database, database.reading() as connection:
                 others = look(connection)
         with self._database.reading() as connection:
             return others, look(connection)
-
-    @contextmanager
-    def _reading_place(self, record: RebuildRecord, kind: str = "shadow") -> Iterator[Connection]:
-        database = Database(self.url(record, kind))
-        try:
-            with database.reading() as connection:
-                yield connection
-        finally:
-            database.close()
 
     def compare(self, group: str, examples: int) -> Comparison:
         """Return how the rows of the tables that would be swapped differ from the live ones, at one moment."""
         record = self.rebuilds.last(group)
         tables = self.look(group, (), record.shared if record is not None else ())
-        names = [each.name for each in tables if each.fate is Fate.SWAPPED and each.is_table]
-        left = [each.name for each in tables if each.fate is Fate.LEFT and each.is_table]
-        found = self._compared(group, names, examples)
-        not_made = self._tables_without({each.name for each in tables})
-        return replace(found, unwritten=tuple(filter(self._has_rows, left)), not_made=not_made)
-
-    def _tables_without(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return the live tables that are neither among some nor ours."""
-        return tuple(sorted(each for each in self.live_tables() if each not in names))
-
-    def _has_rows(self, name: str) -> bool:
+        made = [each for each in tables if each.is_table]
+        found = self._compared(group, [each.name for each in made if each.fate is Fate.SWAPPED], examples)
+        not_made = sorted({*self.live_tables()} - {each.name for each in tables})
         with self._database.reading() as connection:
-            return _has_rows(connection, sql_table(name))
+            left = (each.name for each in made if each.fate is Fate.LEFT)
+            unwritten = tuple(name for name in left if has_rows(connection, name))
+        return replace(found, unwritten=unwritten, not_made=tuple(not_made))
 
     @abstractmethod
     def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
@@ -420,7 +348,7 @@ class Shadows(ABC):
     ) -> RebuildRecord:
         """Return the record with what is swapped, and with the tables that the group fills, have rows and stay."""
         left = sorted(swap.fills - {each.name for each in moved})
-        filled = tuple(name for name in left if _has_rows(connection, sql_table(name)))
+        filled = tuple(name for name in left if has_rows(connection, name))
         relations = tuple(SwappedRelation(each.kind, each.name) for each in moved)
         return replace(before, relations=relations, filled=filled)
 
@@ -430,7 +358,7 @@ class Shadows(ABC):
         if before.filled is None:  # by a version without it
             return
         known = {*before.filled, *(each.name for each in before.relations)}
-        if found := [name for name in sorted({*fills} - known) if _has_rows(connection, sql_table(name))]:
+        if found := [name for name in sorted({*fills} - known) if has_rows(connection, name)]:
             raise filled_since(before.group, found)
 
     def _patiently(self, group: str, attempt: Callable[[], Swapped], timeout: float) -> Swapped:
@@ -486,74 +414,3 @@ class Shadows(ABC):
 
 def _not_made(group: str) -> str:
     return f"the shadow of group '{group}' cannot be made"
-
-
-def fate_of(*, live: bool, written: bool, named: bool) -> Fate:
-    """Return the fate of a table of the shadow.
-
-    One to which nothing was written, but which is there live, may be another group's: ``create_all`` makes them all.
-    """
-    if not live:
-        return Fate.ADDED
-    return Fate.SWAPPED if written or named else Fate.LEFT
-
-
-def _has_rows(connection: Connection, table: TableClause) -> bool:
-    return connection.execute(select(literal(1)).select_from(table).limit(1)).first() is not None
-
-
-def is_ours(name: str) -> bool:
-    """Return whether a table is one of this package's."""
-    return name.startswith(OURS)
-
-
-def prepared_place(url: str) -> None:
-    """Create our tables in an existing place."""
-    database = Database(url)
-    try:
-        for table in (*KEPT, REBUILDS):
-            prepare(database, table)
-    finally:
-        database.close()
-
-
-def written_in(dialect: Dialect, connection: Connection, prefix: str) -> set[str]:
-    """Return the tables of a shadow that handlers have written to."""
-    return _names_in(dialect, connection, f"{prefix}{WRITTEN}")
-
-
-def seeded_in(dialect: Dialect, connection: Connection, prefix: str) -> set[str]:
-    """Return the tables of a shadow in which ``@on_start`` has put rows: no sign that handlers write there.
-
-    A guard may not see each write, as of a routine on MariaDB; so the rows of all other tables are taken as one.
-    """
-    return _names_in(dialect, connection, f"{prefix}{SEEDED}")
-
-
-def _names_in(dialect: Dialect, connection: Connection, table: str) -> set[str]:
-    """Return what a table of a shadow names, which need not be there. What cannot be read is not taken for empty."""
-    try:
-        return set(connection.exec_driver_sql(f"SELECT name FROM {table}").scalars())  # noqa: S608
-    except DBAPIError as error:
-        if dialect.fault_of(error) not in UNKNOWN_NAMES:
-            raise
-        return set()
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of a table by where they are: in both places, in the live one only, in the shadow only."""
-
-    both: tuple[str, ...]
-    live: tuple[str, ...]
-    shadow: tuple[str, ...]
-
-    @classmethod
-    def of(cls, live: Iterable[str], shadow: Iterable[str], spelling: Callable[[str], str] = str) -> Columns:
-        """Return them, given those of both places; ``spelling`` returns what their names are compared by."""
-        known, others = ({spelling(name): name for name in names} for names in (live, shadow))
-        return cls(
-            tuple(name for key, name in known.items() if key in others),
-            tuple(name for key, name in known.items() if key not in others),
-            tuple(name for key, name in others.items() if key not in known),
-        )

@@ -16,19 +16,12 @@ from sqlalchemy import URL, Connection
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.dialects.sqlite_file import CONTROL_SUFFIX, make_with_rights_of
-from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS
+from opencqrs_py.adapters.sql.shadows.comparison import Columns, Comparison
+from opencqrs_py.adapters.sql.shadows.contents import Fates, prepare_place, shared_table, written_in
+from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS, is_ours
 from opencqrs_py.adapters.sql.shadows.kept_rows import KEPT, KeptRows
 from opencqrs_py.adapters.sql.shadows.rebuild_records import ended_elsewhere
-from opencqrs_py.adapters.sql.shadows.shadows import (
-    Columns,
-    Comparison,
-    Shadows,
-    fate_of,
-    is_ours,
-    prepared_place,
-    seeded_in,
-    written_in,
-)
+from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.swaps import (
     Swap,
     Swapped,
@@ -108,7 +101,7 @@ class SqliteShadows(Shadows):
             for sql in made:
                 new.execute(sql)
             new.execute("COMMIT")
-        prepared_place(self._url(self._file("shadow", begun.group)))
+        prepare_place(self._url(self._file("shadow", begun.group)))
         self._begin_after(begun, replaces_builds=True)  # as its file has replaced that of another build
 
     @override
@@ -129,16 +122,16 @@ class SqliteShadows(Shadows):
     def _look(self, connection: Connection, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
         place = f"{_OTHER}."
         live = {name.lower() for _, name, _ in _objects(connection, "", ("table", "view"))}
-        written, seeded = (find(self._database.dialect, connection, place) for find in (written_in, seeded_in))
-        found = [ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables") for name in shared]
-        for kind, name, _ in _objects(connection, place, ("table", "view")):
-            asked = f"SELECT 1 FROM {place}{_quoted(name)} LIMIT 1"  # noqa: S608 quoted
-            unsure = kind == "table" and name not in seeded
-            rows = unsure and connection.exec_driver_sql(asked).first() is not None
-            carries = kind == "view" or name in written or rows
-            fate = fate_of(live=name.lower() in live, written=carries, named=name in named)
-            found.append(ShadowTable(name, kind, fate, "rebuild.tables" if name in named else "made by @on_start"))
-        return found
+        known = _objects(connection, place, ("table", "view"))
+
+        def is_filled(table: str) -> bool:
+            return connection.exec_driver_sql(f"SELECT 1 FROM {place}{_quoted(table)} LIMIT 1").first() is not None  # noqa: S608 quoted
+
+        tables = [name for kind, name, _ in known if kind == "table"]
+        moved = {*named, *written_in(self._database.dialect, connection, place, tables, is_filled)}
+        moved |= {name for kind, name, _ in known if kind == "view" or name.lower() not in live}
+        fates = Fates({name for _, name, _ in known if name.lower() in live}, moved, named)
+        return [*map(shared_table, shared), *(fates.of(name, kind) for kind, name, _ in known)]
 
     @override
     def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
@@ -268,7 +261,7 @@ class SqliteShadows(Shadows):
         """Copy live tables, and our rows of the group, to the file of the old ones, as they are before the swap."""
         _remove(old)
         make_with_rights_of(Path(self._live_place), old)
-        prepared_place(self._url(old))
+        prepare_place(self._url(old))
         with closing(sqlite3.connect(old, isolation_level=None)) as connection:
             connection.execute(f"ATTACH DATABASE ? AS {_OTHER}", (self._live_place,))
             connection.execute("BEGIN")
