@@ -40,7 +40,7 @@ class KeptRows:
             where = f"{place}{table.name} WHERE group_name = {self._mark}"
             self._connection.exec_driver_sql(f"DELETE FROM {where}", (self._group,))  # noqa: S608
 
-    def newest_epoch(self, place: str) -> int:
+    def _newest_epoch(self, place: str) -> int:
         """Return the highest epoch of its partitions."""
         where = f"{place}{PROGRESS.name} WHERE group_name = {self._mark}"
         return self._connection.exec_driver_sql(f"SELECT max(epoch) FROM {where}", (self._group,)).scalar() or 0  # noqa: S608
@@ -51,8 +51,11 @@ class KeptRows:
         rows = self._connection.exec_driver_sql(f"SELECT modulus, residue, position FROM {where}", (self._group,))  # noqa: S608
         return {Partition(modulus, residue): position for modulus, residue, position in rows}
 
-    def fence(self, place: str, epoch: int) -> None:
+    def fence(self, place: str) -> None:
         """Fence off the owners of its partitions, which become stopped, in an epoch that no owner knows."""
+        self._fence(place, self._newest_epoch(place) + 1)
+
+    def _fence(self, place: str, epoch: int) -> None:
         values = f"epoch = {self._mark}, owner = '', state = '{ProcessorState.STOPPED.value}', connection_id = NULL"
         where = f"WHERE group_name = {self._mark}"
         self._connection.exec_driver_sql(f"UPDATE {place}{PROGRESS.name} SET {values} {where}", (epoch, self._group))  # noqa: S608
@@ -63,11 +66,11 @@ class KeptRows:
         With ``keep_replays`` partitions continue the replay of the live ones: what was handled before a reset, and
         which functions are still to be called at the end of the replay, then also applies to the new tables.
         """
-        epoch = max(self.newest_epoch(source), self.newest_epoch(live)) + 1
+        epoch = max(self._newest_epoch(source), self._newest_epoch(live)) + 1
         replays = self._replays(live) if keep_replays else []
         self.delete(live)
         self.copy(source, live)
-        self.fence(live, epoch)
+        self._fence(live, epoch)
         for replay in replays:
             mark = self._mark
             where = f"WHERE group_name = {mark} AND modulus = {mark} AND residue = {mark}"

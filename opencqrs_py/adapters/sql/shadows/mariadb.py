@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -36,7 +35,7 @@ from opencqrs_py.adapters.sql.shadows.comparison import Comparison
 from opencqrs_py.adapters.sql.shadows.contents import Fates, prepare_place, written_in
 from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS
 from opencqrs_py.adapters.sql.shadows.kept_rows import KeptRows
-from opencqrs_py.adapters.sql.shadows.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows.servers import ServerShadows, not_made
 from opencqrs_py.adapters.sql.shadows.swaps import (
     BusyError,
     Swap,
@@ -50,6 +49,7 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
 from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
 from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
 from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 
 _NOT_YET, _DONE = "opencqrs_swapping", "opencqrs_swapped"  # the table whose name shows whether all were renamed
@@ -66,13 +66,11 @@ WHERE referenced_table_name IS NOT NULL AND (table_schema = %s OR referenced_tab
 """
 
 
-class MariaDbShadows(Shadows):
+class MariaDbShadows(ServerShadows):
     """Keeps shadows in databases of the same server, since a table moves from one to another in no time."""
 
     of_tables = "grant the user ALL on the tables of rebuild.tables, and SELECT on those of rebuild.shared-tables"
-    taken = frozenset(
-        {1007, _UNKNOWN_DATABASE, 1050}
-    )  # the database exists; it does not, or the first table in it exists
+    taken = frozenset({1007, _UNKNOWN_DATABASE, 1050})  # the database exists, is gone, or has its first table
 
     @property
     @override
@@ -87,19 +85,13 @@ class MariaDbShadows(Shadows):
         return self._database.prefix or f"{quoted(self._live_place)}."
 
     @override
-    def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
-        return self._url(self._place(kind, record.group), record.shared)
-
     def _url(self, place: str, shared: Sequence[str] = ()) -> str:
         return marked(self._database.url.set(database=place), ShadowOf(self._live_place, tuple(shared)))
 
     @override
-    def exists(self, group: str, kind: str = "shadow") -> bool:
-        return self._has_database(self._place(kind, group))
-
-    def _has_database(self, name: str) -> bool:
+    def _is_there(self, place: str) -> bool:
         with self._database.reading() as connection:
-            found = connection.exec_driver_sql(self._database.dialect.find_schema, (name,)).first()
+            found = connection.exec_driver_sql(self._database.dialect.find_schema, (place,)).first()
         return found is not None
 
     @override
@@ -114,7 +106,7 @@ class MariaDbShadows(Shadows):
             what = f"the driver {self._database.url.drivername} does not show its statements, which a rebuild checks"
             raise RebuildError("OCQ-630", what, self._database.label, "use the driver PyMySQL: mariadb://…")
         with self._database.reading() as connection, self._making(begun.group):
-            with self._granted_for(begun.group):
+            with self._granted(not_made(begun.group)):
                 connection.exec_driver_sql(f"CREATE DATABASE {shadow} CHARACTER SET {self._charset(connection)}")
                 connection.exec_driver_sql(f"CREATE TABLE {shadow}.{WRITTEN} {WRITTEN_COLUMNS}")
             for table in shared:  # a view, which cannot be written to while it is read
@@ -241,7 +233,7 @@ class MariaDbShadows(Shadows):
         return ()
 
     def _drop(self, name: str) -> None:
-        if not self._has_database(name):  # which a user without privileges on it may not even try
+        if not self._is_there(name):  # which a user without privileges on it may not even try
             return
         with self._database.reading() as connection, self._granted(f"the database {name} cannot be dropped"):
             keys = connection.exec_driver_sql(_KEYS, (name, name)).all()
@@ -263,7 +255,8 @@ class MariaDbShadows(Shadows):
     def _swap(self, swap: Swap) -> Swapped:
         group = swap.group
         old = self._place("old", group)
-        self._make_old(old)
+        self._make_if_missing(old)
+        prepare_place(self._url(old))
         self._analyse(self._place("shadow", group))
         with self._alone():
             require_building(swap, self.rebuilds.required(group))
@@ -279,7 +272,7 @@ class MariaDbShadows(Shadows):
         shadow, old = self._place("shadow", group), self._place("old", group)
         before = self.rebuilds.required(group)
         self._require_visible(old)
-        if not self._has_database(old):
+        if not self._is_there(old):
             raise old_gone(group, f"database {old}")
         if refused := self._undo_obstacles(before):
             raise obstructed(group, refused, _FIX)
@@ -293,7 +286,7 @@ class MariaDbShadows(Shadows):
                 rows = KeptRows(connection, group)
                 self._lock_live(connection, group)
                 self._require_empty(connection, before, fills)
-                rows.fence(self._ours, rows.newest_epoch(self._ours) + 1)
+                rows.fence(self._ours)
                 self.rebuilds.write(connection, replace(before, phase=RebuildPhase.SWAPPING, undoes=True))
             seconds = self._renamed(group)
             with self._database.explained():
@@ -329,11 +322,11 @@ class MariaDbShadows(Shadows):
         with self._database.reading() as connection:
             return self._obstacles(connection, self._live_place, names)
 
-    def _lock_live(self, connection: Connection, group: str) -> dict[Any, int]:
-        known = held(connection, self._database.table(PROGRESS), group)
+    def _lock_live(self, connection: Connection, group: str) -> dict[Partition, int]:
+        progress = self._database.table(PROGRESS)
+        known = held(connection, progress, group)
         self._database.dialect.lock_rows(self._database, connection, group, list(known), " WAIT 10")
-        again = held(connection, self._database.table(PROGRESS), group)
-        return {partition: cursor.stored for partition, cursor in again.items()}
+        return {partition: cursor.stored for partition, cursor in held(connection, progress, group).items()}
 
     def _fence(self, swap: Swap) -> list[ShadowTable]:
         """Have both groups wait where they are equal, and record what is about to happen."""
@@ -353,7 +346,7 @@ class MariaDbShadows(Shadows):
                 raise obstructed(group, refused, _FIX)
             self._require_same_structure(connection, swap, before)
             for each in (self._ours, place):
-                rows.fence(each, rows.newest_epoch(each) + 1)
+                rows.fence(each)
             rows.delete(f"{quoted(old)}.")
             rows.copy(self._ours, f"{quoted(old)}.")
             self._write_code(connection, place, swap)
@@ -448,10 +441,6 @@ class MariaDbShadows(Shadows):
             position = KeptRows(connection, group).replace(f"{quoted(old)}.", self._ours)
             self._record_undo(connection, before)
         return position
-
-    def _make_old(self, old: str) -> None:
-        self._make_if_missing(old)
-        prepare_place(self._url(old))
 
     def _make_if_missing(self, name: str) -> None:
         with self._database.reading() as connection, self._granted(f"the database {name} cannot be made"):

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import run
 from opencqrs_py.adapters.sql.dialects.postgresql_catalog import Relation, has_rows, is_table, quoted, relations, ties
+from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.shadows.comparison import Columns, Comparison
 from opencqrs_py.adapters.sql.shadows.contents import Fates, written_in
 from opencqrs_py.adapters.sql.shadows.guards import WRITTEN, WRITTEN_COLUMNS
@@ -27,7 +28,7 @@ from opencqrs_py.adapters.sql.shadows.postgresql_moves import (
     specials_that_go,
 )
 from opencqrs_py.adapters.sql.shadows.postgresql_structure import copy_structure, triggers_of
-from opencqrs_py.adapters.sql.shadows.shadows import Shadows
+from opencqrs_py.adapters.sql.shadows.servers import ServerShadows, not_made
 from opencqrs_py.adapters.sql.shadows.swaps import (
     Swap,
     Swapped,
@@ -42,6 +43,7 @@ from opencqrs_py.adapters.sql.structure import Triggers
 from opencqrs_py.adapters.sql.tables import PROGRESS, REBUILDS
 from opencqrs_py.errors import EventStoreError, RebuildError
 from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
 
 _PATIENCE_MS = 50  # that readers wait behind a swap that cannot get its locks
@@ -53,7 +55,7 @@ SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0
 """
 
 
-class PostgresqlShadows(Shadows):
+class PostgresqlShadows(ServerShadows):
     """Keeps shadows in schemas of the same database, since a table moves from one to another in no time."""
 
     of_tables = "make the user the owner of the tables of rebuild.tables"
@@ -75,24 +77,18 @@ class PostgresqlShadows(Shadows):
         return self._database.prefix or f"{quoted(self._live_place)}."
 
     @override
-    def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
-        return self._url(self._place(kind, record.group), record.shared)
-
-    def _url(self, schema: str, shared: Sequence[str] = ()) -> str:
+    def _url(self, place: str, shared: Sequence[str] = ()) -> str:
         said = self._database.url.query.get("options", "")
         before = " ".join(said) if isinstance(said, tuple) else said
-        path = f"{before} -csearch_path={schema}".strip()
+        path = f"{before} -csearch_path={place}".strip()
         url = self._database.url.update_query_dict({"options": path})
         return marked(url, ShadowOf(self._live_place, tuple(shared)))
 
     @override
-    def exists(self, group: str, kind: str = "shadow") -> bool:
-        return self._has_schema(self._place(kind, group))
-
-    def _has_schema(self, name: str) -> bool:
+    def _is_there(self, place: str) -> bool:
         with self._database.reading() as connection:
             asked = "SELECT to_regnamespace(%s) IS NOT NULL"
-            return bool(connection.exec_driver_sql(asked, (quoted(name),)).scalar())
+            return bool(connection.exec_driver_sql(asked, (quoted(place),)).scalar())
 
     @override
     def _live_names(self) -> list[str]:
@@ -103,7 +99,7 @@ class PostgresqlShadows(Shadows):
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
         live, shadow = self._live_place, self._place("shadow", begun.group)
         with self._making(begun.group), self._database.dialect.change_lock(self._database) as connection:
-            with self._granted_for(begun.group):
+            with self._granted(not_made(begun.group)):
                 connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
             connection.exec_driver_sql(f"CREATE TABLE {quoted(shadow)}.{WRITTEN} {WRITTEN_COLUMNS}")
             for table in shared:
@@ -224,12 +220,11 @@ class PostgresqlShadows(Shadows):
             require_building(swap, before)
             known = self._groups.find(connection, group)
             rows = KeptRows(connection, group)
-            with self._fenced(connection, group) as live:
-                swap.reached(live)
-                layout = rows.positions(f"{quoted(shadow)}.")
-                require_same_layout(group, live, layout)
-                where = f"{quoted(shadow)}.{PROGRESS.name} WHERE group_name = %s"
-                connection.exec_driver_sql(f"SELECT 1 FROM {where} FOR UPDATE", (group,)).all()  # noqa: S608
+            live = self._lock_live(connection, group)
+            swap.reached(live)
+            require_same_layout(group, live, rows.positions(f"{quoted(shadow)}."))
+            where = f"{quoted(shadow)}.{PROGRESS.name} WHERE group_name = %s"
+            connection.exec_driver_sql(f"SELECT 1 FROM {where} FOR UPDATE", (group,)).all()  # noqa: S608
             tables = self.look(group, swap.named, before.shared)
             moved = [each for each in tables if each.is_moved]
             if refused := self._refusals(connection, group, tables):
@@ -242,7 +237,7 @@ class PostgresqlShadows(Shadows):
             exchange(connection, self._live_place, moved, shadow, old)
             rows.copy(self._ours, f"{quoted(old)}.")
             position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)
-            rows.fence(f"{quoted(shadow)}.", rows.newest_epoch(f"{quoted(shadow)}.") + 1)
+            rows.fence(f"{quoted(shadow)}.")
             self._record_swap(connection, swap, known, before)
             self._notify(connection)
         return Swapped(position, tuple(tables), time.monotonic() - began)
@@ -253,10 +248,9 @@ class PostgresqlShadows(Shadows):
         with self._database.writing(isolation="READ COMMITTED") as connection:
             before = self._locked_record(connection, group)
             require_old(before)
-            if not self._has_schema(old):
+            if not self._is_there(old):
                 raise old_gone(group, f"schema {old}")
-            with self._fenced(connection, group):
-                pass
+            self._lock_live(connection, group)
             kept = relations(connection, old)
             live = {each.name for each in relations(connection, self._live_place)}
             connection.exec_driver_sql(f"CREATE SCHEMA {quoted(shadow)}")
@@ -283,6 +277,13 @@ class PostgresqlShadows(Shadows):
         table = f"{self._ours}{REBUILDS.name}"
         connection.exec_driver_sql(f"SELECT 1 FROM {table} WHERE group_name = %s FOR UPDATE", (group,)).all()  # noqa: S608
         return self.rebuilds.required(group)
+
+    def _lock_live(self, connection: Connection, group: str) -> dict[Partition, int]:
+        """Lock the live partitions of a group, and return their positions."""
+        progress = self._database.table(PROGRESS)
+        known = held(connection, progress, group)
+        self._database.dialect.lock_claim(self._database, connection, group, list(known))
+        return {partition: cursor.stored for partition, cursor in held(connection, progress, group).items()}
 
     def _lock(self, connection: Connection, names: Iterable[str]) -> float:
         """Lock tables against readers, for a short time only, as later readers wait as well. Return when that began."""

@@ -5,21 +5,18 @@ from __future__ import annotations
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialects.dialect import Code
 from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
-from opencqrs_py.adapters.sql.progress_rows import held
 from opencqrs_py.adapters.sql.shadows.comparison import Comparison
 from opencqrs_py.adapters.sql.shadows.contents import has_rows
 from opencqrs_py.adapters.sql.shadows.guards import is_ours
@@ -38,11 +35,10 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
 )
 from opencqrs_py.adapters.sql.shadows.urls import place_of
 from opencqrs_py.adapters.sql.structure import Triggers, parts_of, structure_of, text_of
-from opencqrs_py.adapters.sql.tables import PROGRESS, REBUILDS, prepare
+from opencqrs_py.adapters.sql.tables import REBUILDS, prepare
 from opencqrs_py.errors import RebuildError, WaitTimedOutError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.naming import listed
-from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable, SwappedRelation
 from opencqrs_py.model.times import in_milliseconds
 
@@ -61,12 +57,7 @@ class Shadows(ABC):
 
     Attributes:
         rebuilds: The records of the rebuilds.
-        of_tables: What an administrator has to do so that the database's user can have tables copied and swapped.
-        taken: Codes of the errors that a new place causes only if another process makes or drops it, too.
     """
-
-    of_tables: ClassVar[str] = ""
-    taken: ClassVar[frozenset[Code]] = frozenset()
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -104,7 +95,7 @@ class Shadows(ABC):
         handlers: str,
         tables: Sequence[str],
         shared: Sequence[str],
-        conditions: Mapping[str, str] | None = None,
+        conditions: Mapping[str, str],
     ) -> RebuildRecord:
         """Make the place of a shadow, with the tables that are not made by ``@on_start``.
 
@@ -122,36 +113,40 @@ class Shadows(ABC):
             prepare(self._database, table)
         prepare(self._database, REBUILDS)
         known = self.rebuilds.last(group)
-        at = in_milliseconds(datetime.now(UTC))
         refused = known.refused if known is not None else ()
+        at = in_milliseconds(datetime.now(UTC))
         begun = RebuildRecord(
-            group,
-            RebuildPhase.BUILDING,
-            handlers,
-            refused,
-            (),
-            tuple(shared),
-            started_at=at,
-            conditions=conditions or {},
+            group, RebuildPhase.BUILDING, handlers, refused, shared=tuple(shared), started_at=at, conditions=conditions
         )
-        missing = sorted({*tables, *shared} - set(self._live_names()))
-        if missing:
+        self._require_tables(group, tables, shared)
+        self._make_place(begun, tables, shared)
+        return begun
+
+    def _require_tables(self, group: str, tables: Collection[str], shared: Collection[str]) -> None:
+        """Refuse with OCQ-630 tables of settings that do not exist, or are named in both."""
+        if missing := sorted({*tables, *shared} - set(self._live_names())):
             what = f"there is no table {listed(missing)}, which settings name"
             raise RebuildError("OCQ-630", what, f"group {group}", "fix rebuild.tables and rebuild.shared-tables")
         if both := sorted({*tables} & {*shared}):
             what = f"{listed(both)} is in rebuild.tables and in rebuild.shared-tables"
             fix = "keep it in the first if handlers of the group write to it, in the second if they only read it"
             raise RebuildError("OCQ-630", what, f"group {group}", fix)
-        self._make_place(begun, tables, shared)
-        return begun
 
-    @abstractmethod
     def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
         """Return the URL of the shadow, or with ``old`` that of the old tables, with its password."""
+        return self._url(self._place(kind, record.group), record.shared)
 
     @abstractmethod
+    def _url(self, place: str, shared: Sequence[str] = ()) -> str:
+        """Return the URL of a place that shows some live tables, with its password."""
+
     def exists(self, group: str, kind: str = "shadow") -> bool:
         """Return whether the place of a shadow, or of old tables, exists."""
+        return self._is_there(self._place(kind, group))
+
+    @abstractmethod
+    def _is_there(self, place: str) -> bool:
+        """Return whether a place exists."""
 
     @abstractmethod
     def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
@@ -246,43 +241,6 @@ class Shadows(ABC):
                 if now is not None and now.has_shadow and now.is_same(begun):  # none was begun since
                     self.rebuilds.write(connection, replace(begun, phase=RebuildPhase.ENDED))
             raise ended_elsewhere(begun.group)
-
-    @contextmanager
-    def _granted(self, what: str) -> Iterator[None]:
-        """Explain, with OCQ-630, that the user lacks a privilege for this block; ``what`` says what cannot be done."""
-        try:
-            yield
-        except DBAPIError as error:
-            if self._database.dialect.fault_of(error) is not Fault.DENIED:
-                raise
-            raise self._refused(what, error, f"have an administrator {self._grant()}") from None
-
-    def _grant(self) -> str:
-        """Return the statement that gives the database's user the privilege to make and drop places."""
-        return ""
-
-    @contextmanager
-    def _making(self, group: str) -> Iterator[None]:
-        """Explain, with OCQ-630, why the place of a shadow, or a table in it, cannot be made in this block."""
-        try:
-            yield
-        except DBAPIError as error:
-            if self._database.is_outage(error):
-                raise
-            if self._database.dialect.code_of(error.orig) in self.taken:
-                raise ended_elsewhere(group) from None
-            todo = "change that"
-            if self._database.dialect.fault_of(error) is Fault.DENIED:
-                is_of_place = self._place("shadow", group) in reason_of(error)
-                todo = f"have an administrator {self._grant() if is_of_place else self.of_tables}"
-            raise self._refused(_not_made(group), error, f"{todo}, and run the same command again") from None
-
-    def _granted_for(self, group: str) -> AbstractContextManager[None]:
-        """Explain that the user lacks the privilege to make the place of a shadow in this block."""
-        return self._granted(_not_made(group))
-
-    def _refused(self, what: str, error: DBAPIError, fix: str) -> RebuildError:
-        return RebuildError("OCQ-630", f"{what} ({reason_of(error)})", self._database.label, fix)
 
     @abstractmethod
     def _live_names(self) -> list[str]:
@@ -384,6 +342,7 @@ class Shadows(ABC):
     # Shared by both directions
 
     def _place(self, kind: str, group: str) -> str:
+        """Return the schema, database or file of the ``shadow`` or ``old`` tables."""
         return place_of(kind, group, self._live_place)
 
     @property
@@ -401,16 +360,3 @@ class Shadows(ABC):
     def _record_undo(self, connection: Connection, before: RebuildRecord) -> None:
         """Record that the old tables, with their progress, are live again; ``before`` is the record before that."""
         self.rebuilds.write(connection, undone_record(before, self._groups.find(connection, before.group)))
-
-    @contextmanager
-    def _fenced(self, connection: Connection, group: str) -> Iterator[Mapping[Partition, int]]:
-        """Lock the live partitions of a group in a transaction; gives their positions."""
-        progress = self._database.table(PROGRESS)
-        known = held(connection, progress, group)
-        self._database.dialect.lock_claim(self._database, connection, group, list(known))
-        again = held(connection, progress, group)
-        yield {partition: cursor.stored for partition, cursor in again.items()}
-
-
-def _not_made(group: str) -> str:
-    return f"the shadow of group '{group}' cannot be made"

@@ -31,7 +31,7 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
     require_old,
     require_same_layout,
 )
-from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked
+from opencqrs_py.adapters.sql.shadows.urls import ShadowOf, marked, place_of
 from opencqrs_py.adapters.sql.structure import Trigger, Triggers
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.errors import RebuildError
@@ -61,21 +61,22 @@ class SqliteShadows(Shadows):
             raise RebuildError("OCQ-630", what, self._database.label, "name a file in database.url")
         return str(Path(name).resolve())
 
-    def _file(self, kind: str, group: str) -> Path:
+    @override
+    def _place(self, kind: str, group: str) -> str:
         live = Path(self._live_place)
-        return live.with_name(f"{live.name}-{self._place(kind, group)}.db")
+        return str(live.with_name(f"{live.name}-{place_of(kind, group, str(live))}.db"))
+
+    def _file(self, kind: str, group: str) -> Path:
+        return Path(self._place(kind, group))
 
     @override
-    def url(self, record: RebuildRecord, kind: str = "shadow") -> str:
-        return self._url(self._file(kind, record.group), record.shared)
-
-    def _url(self, file: Path, shared: Sequence[str] = ()) -> str:
-        url = URL.create("sqlite", database=f"file:{quote(str(file))}", query={"uri": "true"})
+    def _url(self, place: str, shared: Sequence[str] = ()) -> str:
+        url = URL.create("sqlite", database=f"file:{quote(place)}", query={"uri": "true"})
         return marked(url, ShadowOf(self._live_place, tuple(shared)))
 
     @override
-    def exists(self, group: str, kind: str = "shadow") -> bool:
-        return self._file(kind, group).exists()
+    def _is_there(self, place: str) -> bool:
+        return Path(place).exists()
 
     @override
     def _live_names(self) -> list[str]:
@@ -84,8 +85,9 @@ class SqliteShadows(Shadows):
 
     @override
     def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
-        _remove(self._file("shadow", begun.group))
         del shared  # they are views of each connection
+        shadow = self._file("shadow", begun.group)
+        _remove(shadow)
         with self._database.reading() as connection:
             made = [sql for _, name, sql in _objects(connection, "", ("table",)) if name in tables]
             made += [
@@ -93,15 +95,15 @@ class SqliteShadows(Shadows):
                 for kind, _, table, sql in connection.exec_driver_sql(_MASTER.format("")).all()
                 if kind in ("index", "trigger") and _is_among(table, tables)
             ]
-        make_with_rights_of(Path(self._live_place), self._file("shadow", begun.group))
-        with closing(sqlite3.connect(self._file("shadow", begun.group), isolation_level=None)) as new:
+        make_with_rights_of(Path(self._live_place), shadow)
+        with closing(sqlite3.connect(shadow, isolation_level=None)) as new:
             new.execute("PRAGMA journal_mode=WAL")
             new.execute("BEGIN IMMEDIATE")
             new.execute(f"CREATE TABLE {WRITTEN} {WRITTEN_COLUMNS}")
             for sql in made:
                 new.execute(sql)
             new.execute("COMMIT")
-        prepare_place(self._url(self._file("shadow", begun.group)))
+        prepare_place(self._url(str(shadow)))
         self._begin_after(begun, replaces_builds=True)  # as its file has replaced that of another build
 
     @override
@@ -261,7 +263,7 @@ class SqliteShadows(Shadows):
         """Copy live tables, and our rows of the group, to the file of the old ones, as they are before the swap."""
         _remove(old)
         make_with_rights_of(Path(self._live_place), old)
-        prepare_place(self._url(old))
+        prepare_place(self._url(str(old)))
         with closing(sqlite3.connect(old, isolation_level=None)) as connection:
             connection.execute(f"ATTACH DATABASE ? AS {_OTHER}", (self._live_place,))
             connection.execute("BEGIN")
