@@ -60,6 +60,25 @@ _MOST_SET_ASIDE = 100  # in one transaction, which takes several statements for 
 
 
 @dataclass(eq=False)
+class _Tick:
+    """What a partition knows about a tick while it handles it under one claim.
+
+    Attributes:
+        epoch: Epoch of the claim.
+        time: Time of the tick.
+        ready: Portions that are read but not handled yet.
+        nameable: How many more events that wait for a person are named in the log.
+        is_searched: Whether all events that had expired before are removed.
+    """
+
+    epoch: int
+    time: str | None
+    ready: list[Portion] = field(default_factory=list)
+    nameable: int = MOST_LISTED
+    is_searched: bool = False
+
+
+@dataclass(eq=False)
 class PartitionBatches(WaitingEvents):
     """The inbox of a partition of a scheduled group: what enters it from the log, and the batches of a tick.
 
@@ -75,12 +94,7 @@ class PartitionBatches(WaitingEvents):
     rule: ScheduleRule
     batch_size: int
     failure_of: Callable[[BaseException, Event], Failure]
-    _ready: list[Portion] = field(default_factory=list, init=False)
-    _ready_for: tuple[int, str | None] | None = field(default=None, init=False)  # epoch and tick
-    _named_for: tuple[int, str | None] | None = field(default=None, init=False)  # likewise
-    _unnamed: int = field(default=0, init=False)  # how many more events that wait for a person are named
-    # Likewise: whatever had expired is removed.
-    _without_expired_for: tuple[int, str | None] | None = field(default=None, init=False)
+    _tick: _Tick = field(default_factory=lambda: _Tick(0, None), init=False)
 
     def __post_init__(self) -> None:
         self._each = self.rule.each
@@ -135,24 +149,27 @@ class PartitionBatches(WaitingEvents):
         """Handle the next events that are due at the tick; ``None`` if there are none."""
         self._remove_mark_left(cursor)
         now = self.clock.now()
-        if self._ready_for != (cursor.epoch, cursor.tick) or cursor.isolate or self._is_expired(now):
-            self._ready.clear()
-        if not self._ready:
+        if (self._tick.epoch, self._tick.time) != (cursor.epoch, cursor.tick):
+            self._tick = _Tick(cursor.epoch, cursor.tick)
+        ready = self._tick.ready
+        if cursor.isolate or self._is_expired(now):
+            ready.clear()
+        if not ready:
             if self.rule.expiring and (removed := self._without_expired(cursor, now)) is not None:
                 return removed
             fetched = self._fetched(cursor)
             if fetched is not None:
                 return fetched
-            if not self._ready:
+            if not ready:
                 return None
-        portion = self._ready.pop(0)
+        portion = ready.pop(0)
         if cursor.isolate:
             return self._isolated(cursor, portion.first(1))
         return self._recorded(cursor, portion, self.handle(cursor, portion))
 
     @override
     def _forget(self) -> None:
-        self._ready.clear()
+        self._tick.ready.clear()
 
     def _fetched(self, cursor: Cursor) -> Outcome | None:
         """Read the batches that are due; return an outcome if only their state was recorded."""
@@ -176,13 +193,12 @@ class PartitionBatches(WaitingEvents):
             return self._set_aside(cursor, odd, unwanted)
         if postponed and not self._put_off(cursor, postponed):
             return Outcome(cursor)
-        self._ready_for = (cursor.epoch, cursor.tick)
         cut = len(batches) == 1 and len(batches[0]) >= most
         try:
-            self._ready = self._portions(cursor, batches, events, times, chosen, cut=cut)
+            self._tick.ready += self._portions(cursor, batches, events, times, chosen, cut=cut)
         except UnorderedError as failed:
             return self._unordered(cursor, batches, failed)
-        return Outcome(cursor) if postponed and not self._ready else None
+        return Outcome(cursor) if postponed and not self._tick.ready else None
 
     def _tried(
         self, entries: tuple[InboxEntry, ...], chosen: tuple[InboxEntry, ...], tick: datetime, most: int
@@ -273,7 +289,7 @@ class PartitionBatches(WaitingEvents):
 
     def _isolated(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Handle one event after a mark, which shows the next owner that this process did not survive it."""
-        self._ready.clear()
+        self._tick.ready.clear()
         with OF_PROCESS.taken():
             (entry,), now = portion.waiting, self.clock.now()
             if self.rule.on_exhausted is OnBatchExhausted.SKIP and is_used_up_by_crashes(entry, self.rule.back_off):
@@ -306,7 +322,7 @@ class PartitionBatches(WaitingEvents):
             self._unmark(cursor, self._kept(marked), self._kept(before), self._rest_of(cursor, portion, before))
         if failure is None:
             return done
-        self._ready.clear()
+        self._tick.ready.clear()
         if not of_event:
             return replace(done, failure=replace(failure, position=None))
         entry = next((one for one in portion.waiting if one.position == failure.position), None)
@@ -401,11 +417,11 @@ class PartitionBatches(WaitingEvents):
         They are searched once per tick, among all waiting events; those that expire during it are noticed when they are
         fetched.
         """
-        if self._without_expired_for == (cursor.epoch, cursor.tick):
+        if self._tick.is_searched:
             return None
         if entries := self.inbox.expired(self.group, self.partition, now, self.rule.fetch_size):
             return self._removed(cursor, entries)
-        self._without_expired_for = (cursor.epoch, cursor.tick)
+        self._tick.is_searched = True
         return None
 
     def _removed(self, cursor: Cursor, expired: tuple[InboxEntry, ...]) -> Outcome:
@@ -414,7 +430,7 @@ class PartitionBatches(WaitingEvents):
         return Outcome(cursor, expired=len(expired), expired_events=tuple(map(_named, expired[:MOST_LISTED])))
 
     def _is_expired(self, now: datetime) -> bool:
-        return bool(_expired((portion.waiting for portion in self._ready[:1]), now))
+        return bool(_expired((portion.waiting for portion in self._tick.ready[:1]), now))
 
     def _in_grace(self, entry: InboxEntry, now: datetime) -> bool:
         """Return whether an event has just arrived: not long before, nor by a clock that was ahead by more."""
@@ -434,14 +450,13 @@ class PartitionBatches(WaitingEvents):
         after = [without(entry, now) for entry in entries]
         rest = tuple(one for each in after for one in self._rest_after(each))
         if self._apply(cursor, changed=tuple(zip(entries, map(self._kept, after), strict=True)), remainders=rest):
-            self._report_lost(cursor, after)
+            self._report_lost(after)
         return Outcome(cursor)
 
-    def _report_lost(self, cursor: Cursor, entries: Sequence[InboxEntry]) -> None:
+    def _report_lost(self, entries: Sequence[InboxEntry]) -> None:
         """Log that entries wait for a person; those of a tick after the first ones are not named."""
-        if self._named_for != (cursor.epoch, cursor.tick):
-            self._named_for, self._unnamed = (cursor.epoch, cursor.tick), MOST_LISTED
-        named, self._unnamed = self._unnamed, max(0, self._unnamed - len(entries))
+        named = self._tick.nameable
+        self._tick.nameable = max(0, named - len(entries))
         report_lost(self.partition, entries[:named])
         if named and len(entries) > named:
             text = "[%s %s] more events wait for a person: opencqrs inbox list --group %s --status undecodable"
