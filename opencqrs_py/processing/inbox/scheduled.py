@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 
 from typing_extensions import override
 
@@ -30,8 +29,8 @@ from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.feed import Page, UnsequencedError
+from opencqrs_py.processing.inbox.batch_portions import BatchPortions
 from opencqrs_py.processing.inbox.batches import (
-    ChosenEvents,
     ScheduleRule,
     TickTimes,
     UnorderedError,
@@ -195,7 +194,8 @@ class PartitionBatches(WaitingEvents):
             return Outcome(cursor)
         cut = len(batches) == 1 and len(batches[0]) >= most
         try:
-            self._tick.ready += self._portions(cursor, batches, events, times, chosen, cut=cut)
+            portions = BatchPortions(cursor, self.rule, self.batch_size, times)
+            self._tick.ready += portions.of(batches, events, chosen, cut=cut)
         except UnorderedError as failed:
             return self._unordered(cursor, batches, failed)
         return Outcome(cursor) if postponed and not self._tick.ready else None
@@ -226,66 +226,6 @@ class PartitionBatches(WaitingEvents):
         failure = self.failure_of(failed.error, failed.event)
         entries = tuple(entry for batch in batches for entry in batch)
         return self._recorded(cursor, Portion(Chunk([]), cursor.stored, (), entries), Outcome(cursor, failure=failure))
-
-    def _portions(
-        self,
-        cursor: Cursor,
-        batches: Sequence[tuple[InboxEntry, ...]],
-        events: dict[int, Event],
-        times: TickTimes,
-        known: Collection[str],
-        *,
-        cut: bool,
-    ) -> list[Portion]:
-        """Return the events grouped into the portions in which they are handled.
-
-        An event that was tried before is the first of its portion: handlers see its attempt. All of a portion
-        belong to a replay, or none does. One of several sequences is in a portion for each of them.
-        """
-        due_at = None if self._each else times.tick
-        flat: list[tuple[InboxEntry, Event]] = []
-        remainders: dict[str, Remainder] = {}
-        choices: dict[str, ChosenEvents] = {}
-        for batch in batches:
-            ordered = self.rule.ordered([(entry, events[entry.position]) for entry in batch])
-            chosen, sequence_id = ordered[: self.rule.size], batch[0].sequence_id
-            is_known = sequence_id in known
-            if is_known or len(chosen) < len(ordered) or (cut and self.rule.size is not None):
-                positions = tuple(entry.position for entry, _ in chosen)
-                is_kept = is_known and not cursor.isolate  # a mark clears the times of its sequence
-                choices[sequence_id] = ChosenEvents(sequence_id, positions, times, self._each, is_kept)
-            elif cut and due_at is not None:
-                remainders[sequence_id] = Remainder(sequence_id, due_at)
-            flat += chosen
-        starts = [*_starts([entry for entry, _ in flat]), len(flat)]
-        found: list[Portion] = []
-        for start, end in pairwise(starts):
-            for first in range(start, end, self.batch_size):
-                last = min(end, first + self.batch_size)
-                following = flat[last][0].sequence_id if last < len(flat) else None
-                found.append(self._portion(cursor, flat[first:last], following, remainders, choices, due_at))
-                choices |= {one.sequence_id: replace(one, is_kept=True) for one in found[-1].choices}
-        return found
-
-    def _portion(
-        self,
-        cursor: Cursor,
-        those: Sequence[tuple[InboxEntry, Event]],
-        following: str | None,
-        remainders: dict[str, Remainder],
-        choices: dict[str, ChosenEvents],
-        due_at: str | None,
-    ) -> Portion:
-        entries = tuple(entry for entry, _ in those)
-        there = {entry.sequence_id: entry.position for entry in entries}  # the last one of each
-        last, cut = entries[-1].sequence_id, following == entries[-1].sequence_id
-        mine = [remainders[one] for one in there if one in remainders and not (cut and one == last)]
-        limited = tuple(choices[one] for one in there if one in choices)
-        mine += filter(None, (one.rest_after(there[one.sequence_id]) for one in limited))
-        if cut and due_at is not None and last not in choices:
-            mine.append(Remainder(last, due_at))
-        chunk = Chunk([event for _, event in those])
-        return Portion(chunk, cursor.stored, (), entries, remainders=tuple(mine), due_at=due_at, choices=limited)
 
     def _isolated(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Handle one event after a mark, which shows the next owner that this process did not survive it."""
@@ -472,21 +412,6 @@ def _expired(batches: Iterable[tuple[InboxEntry, ...]], now: datetime) -> tuple[
 
 def _named(entry: InboxEntry) -> str:
     return f"event {in_one_line(entry.event_id)} at position {entry.position}"
-
-
-def _starts(entries: Sequence[InboxEntry]) -> Iterator[int]:
-    """Yield the indices of the entries that begin portions."""
-    there = set[int]()
-    for at, entry in enumerate(entries):
-        if not at or entry.position in there or _begins(entry, entries[at - 1]):
-            there.clear()
-            yield at
-        there.add(entry.position)
-
-
-def _begins(entry: InboxEntry, before: InboxEntry) -> bool:
-    """Return whether an event is the first of a portion."""
-    return entry.attempts > 0 or entry.replaying is not before.replaying
 
 
 def _any(_sequence_id: str) -> bool:
