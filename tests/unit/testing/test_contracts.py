@@ -1003,16 +1003,15 @@ def test_a_job_store_that_stays_locked_after_a_block_fails_and_does_not_hang(
     assert message in shown
 
 
-def test_a_control_store_for_which_every_error_is_an_outage_fails(failing):
-    names, _ = failing("""
+CONTROL_STORES = """
+from dataclasses import replace
 import pytest
 from opencqrs_py.adapters.memory import InMemoryControlStore
 from opencqrs_py.testing import FakeClock
 from opencqrs_py.testing.contracts import ControlStoreContract
 
 class Store(InMemoryControlStore):
-    def is_outage(self, error):
-        return True
+    {mistake}
 
 class TestStore(ControlStoreContract):
     @pytest.fixture
@@ -1026,8 +1025,69 @@ class TestStore(ControlStoreContract):
     @pytest.fixture
     def let_pass(self, clock):
         return clock.advance
-""")
-    assert names == {"test_an_error_of_other_code_is_not_an_outage"}
+"""
+ALWAYS_AN_OUTAGE = """
+    def is_outage(self, error):
+        return True
+"""
+EXTENDS_ALL = """
+    def beat(self, node, seconds):
+        for other in self.view().alive:
+            super().beat(other, seconds)
+        return super().beat(node, seconds)
+"""
+RETURNS_ALL = """
+    def give_back(self, node, keys):
+        super().give_back(node, list(self._leases))
+"""
+BURIES_ALL = """
+    def take(self, node, keys, dead=()):
+        return super().take(node, keys, list(self._nodes) if dead else dead)
+"""
+JOINS_WITHOUT_REQUESTS = """
+    def join(self, node, seconds):
+        super().join(node, seconds)
+        self._wanted_partitions.clear()
+"""
+JOINS_WITHOUT_JOBS = """
+    def join(self, node, seconds):
+        super().join(replace(node, jobs={}), seconds)
+"""
+LAYS_OUT_ALL = """
+    def lay_out(self, group, partitions):
+        super().lay_out(group, partitions)
+        self._leases.update({key: replace(lease, node="") for key, lease in self._leases.items() if key.group != group})
+"""
+IN_ANOTHER_ORDER = """
+    def take(self, node, keys, dead=()):
+        return super().take(node, keys, dead)[::-1]
+
+    def _seen(self):
+        seen = super()._seen()
+        return replace(seen, leases=seen.leases[::-1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "tests"),
+    [
+        pytest.param(ALWAYS_AN_OUTAGE, {"test_an_error_of_other_code_is_not_an_outage"}, id="always-an-outage"),
+        pytest.param(EXTENDS_ALL, {"test_a_heartbeat_extends_no_lease_of_another_node"}, id="extends-all"),
+        pytest.param(RETURNS_ALL, {"test_only_the_returned_leases_end"}, id="returns-all"),
+        pytest.param(BURIES_ALL, {"test_only_the_nodes_declared_dead_lose_their_leases"}, id="buries-all"),
+        pytest.param(JOINS_WITHOUT_REQUESTS, {"test_requests_outlast_nodes_and_layouts"}, id="joins-without-requests"),
+        pytest.param(LAYS_OUT_ALL, {"test_partitions_new_to_a_layout_have_free_leases"}, id="lays-out-all"),
+        pytest.param(IN_ANOTHER_ORDER, set(), id="right-in-another-order"),
+    ],
+)
+def test_a_control_store_with_a_mistake_fails(failing, mistake, tests):
+    names, _ = failing(CONTROL_STORES.replace("{mistake}", mistake))
+    assert names == tests
+
+
+def test_a_control_store_that_forgets_the_jobs_of_nodes_fails(failing):
+    names, _ = failing(CONTROL_STORES.replace("{mistake}", JOINS_WITHOUT_JOBS))
+    assert "test_a_joined_node_is_seen_with_all_it_can_run" in names
 
 
 MODULES = sorted(module.name for module in iter_modules(contracts.__path__))
