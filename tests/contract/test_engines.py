@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,20 @@ import pytest
 from support.spark import Context, Sessions
 
 from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.engines.assignment import Assignment
+from opencqrs_py.engines.driver import PartitionDriver
+from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import turns
 from opencqrs_py.engines.spark.engine import SparkEngine
 from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Partition, ProcessorState
 from opencqrs_py.model.choices import OnExhausted
+from opencqrs_py.processing.notices import Observer
+from opencqrs_py.processing.ports import Clock
+from opencqrs_py.processing.supervision import SupervisedPartition
 from opencqrs_py.testing.contracts import EngineContract, engine_project
 from opencqrs_py.testing.contracts.engine_project import FIRST, SECOND, SECONDS, EngineProject, MakeEngine
 
@@ -120,6 +129,39 @@ class WaitsToRelease(ThreadEngine):
         super().release(group, partitions, SECONDS)
 
 
+class ReleasesInAllGroups(ThreadEngine):
+    def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
+        for each in {key.group for key in self.assigned()}:
+            super().release(each, partitions, patience)
+
+
+class HidesErrors(ThreadEngine):
+    def assign(self, group: str, partitions: Sequence[Partition]) -> None:
+        with suppress(EventStoreError, LookupError):
+            super().assign(group, partitions)
+
+
+def staying_in(state: ProcessorState) -> MakeEngine:
+    """Return an engine that steps no partition in a state again."""
+
+    class Staying(Assignment):
+        def claim(self, group: str, partitions: Sequence[Partition]) -> list[PartitionDriver]:
+            drivers = super().claim(group, partitions)
+            for driver in drivers:
+                driver.wait = partial(waits, driver.supervised, driver.wait)  # type: ignore[method-assign]
+            return drivers
+
+    def waits(partition: SupervisedPartition, wait: Callable[[], float]) -> float:
+        return 3_600.0 if partition.state is state else wait()
+
+    def make(runs: Sequence[GroupRun], owner: str, observer: Observer, clock: Clock) -> ThreadEngine:
+        engine = ThreadEngine(runs, owner, observer, clock)
+        engine._assignment = Staying(runs, owner, clock, observer)
+        return engine
+
+    return make
+
+
 DECODING = EngineContract.test_an_event_that_cannot_be_decoded_is_skipped_or_parked_or_stops_its_partition
 INITIAL = EngineContract.test_partitions_without_progress_start_at_the_initial_position_and_others_after_their_progress
 LISTED = EngineContract.test_partitions_are_listed_from_their_assignment_to_their_release
@@ -127,6 +169,12 @@ LOST = EngineContract.test_a_partition_taken_over_by_another_engine_is_no_longer
 STAYS = EngineContract.test_partitions_assigned_already_are_not_claimed_again
 STOPS = EngineContract.test_a_stop_waits_no_longer_than_its_timeout
 RELEASES = EngineContract.test_a_release_that_times_out_loses_and_duplicates_nothing
+OTHERS = EngineContract.test_a_release_leaves_other_groups_unchanged
+OUTAGES = EngineContract.test_a_partition_continues_after_outages_of_the_event_store
+FAILED = EngineContract.test_a_failed_partition_is_tried_again_from_its_progress
+PREPARES = EngineContract.test_an_error_of_the_preparation_is_raised_and_nothing_is_handled
+REFUSED = EngineContract.test_a_refused_claim_is_raised
+PATCHED = "monkeypatch"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +193,11 @@ RELEASES = EngineContract.test_a_release_that_times_out_loses_and_duplicates_not
         pytest.param(ClaimsAgain, STAYS, (), id="claims-again"),
         pytest.param(WaitsToStop, STOPS, (), id="waits-to-stop"),
         pytest.param(WaitsToRelease, RELEASES, (), id="waits-to-release"),
+        pytest.param(ReleasesInAllGroups, OTHERS, (), id="releases-in-all-groups"),
+        pytest.param(HidesErrors, PREPARES, (), id="hides-errors-of-preparation"),
+        pytest.param(HidesErrors, REFUSED, (), id="hides-refused-claims"),
+        pytest.param(staying_in(ProcessorState.WAITING), OUTAGES, (PATCHED,), id="waits-forever"),
+        pytest.param(staying_in(ProcessorState.FAILED), FAILED, (PATCHED,), id="fails-forever"),
     ],
 )
 def test_the_contract_refuses_an_engine_with_a_mistake(
@@ -155,9 +208,10 @@ def test_the_contract_refuses_an_engine_with_a_mistake(
     values: tuple[Any, ...],
 ) -> None:
     monkeypatch.setattr(engine_project, "HELD_SECONDS", 0.1)
+    monkeypatch.setattr(engine_project, "SECONDS", 2)
     project = EngineProject(f"sqlite:///{tmp_path / 'orders.db'}", make)
     try:
         with pytest.raises((AssertionError, pytest.fail.Exception)):
-            test(EngineContract(), project, *values)
+            test(EngineContract(), project, *(monkeypatch if one is PATCHED else one for one in values))
     finally:
         project.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from threading import Event as Signal
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from opencqrs_py.model.choices import BatchMode, OnExhausted
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.replay import Reset
+from opencqrs_py.processing import supervision
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.inbox.batches import OrderingKey
 from opencqrs_py.processing.inbox.parked_entries import ParkingRule
@@ -115,6 +117,46 @@ class EngineContract(EngineAssignmentContract):
         assert attempts == [1, 2, 3]
         assert project.rows() == [0, 1, 2, 3, 4]
         assert [notice.action for notice in watching.notices] == [Action.RETRY, Action.RETRY, None]
+
+    def test_a_partition_continues_after_outages_of_the_event_store(
+        self, project: EngineProject, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        outages = [ConnectionError("no route"), ConnectionError("no answer")]
+        read, is_outage = project.store.read, project.store.is_outage
+
+        def unavailable_twice(*arguments: Any, **more: Any) -> Any:
+            if outages:
+                raise outages.pop()
+            return read(*arguments, **more)
+
+        monkeypatch.setattr(supervision, "OUTAGE_BACK_OFF", FixedBackOff(0.001))
+        monkeypatch.setattr(project.store, "read", unavailable_twice)
+        monkeypatch.setattr(
+            project.store, "is_outage", lambda error: isinstance(error, ConnectionError) or is_outage(error)
+        )
+        project.append(FIRST, SECOND, FIRST)
+        engine, watching = project.started(project.run(back_off=NoRetry(), on_exhausted=OnExhausted.STOP))
+        project.when_done(engine, watching)
+        assert (sorted(project.rows()), outages) == ([0, 1, 2], [])
+
+    def test_a_failed_partition_is_tried_again_from_its_progress(
+        self, project: EngineProject, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fixed = Signal()
+
+        def fail(_context: ProcessingContext) -> None:
+            if not fixed.is_set():
+                raise NonTransientError
+
+        monkeypatch.setattr(supervision, "FAILURE_BACK_OFF", FixedBackOff(0.01))
+        project.append(*[FIRST] * 3)
+        project.before["1"] = fail
+        engine, watching = project.started(project.run(partitions=1, back_off=NoRetry(), on_exhausted=OnExhausted.STOP))
+        watching.wait_for(lambda: project.states() == [ProcessorState.FAILED])
+        assert project.rows() == [0]
+        fixed.set()
+        project.when_done(engine, watching)
+        assert project.rows() == [0, 1, 2]
 
     @pytest.mark.parametrize("on_exhausted", list(OnExhausted))
     def test_an_event_with_exhausted_attempts_is_skipped_or_parked_or_stops_its_partition(

@@ -12,7 +12,9 @@ import pytest
 
 from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.control.layouts import Log, carried_over
+from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.runs import BeginsStop, Engine, GroupRun, load_of
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Origin, Outcome, Partition, ProcessingContext, ProcessorState, layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.group_records import GroupCode, RecordRule
@@ -177,6 +179,35 @@ class EngineAssignmentContract:
         project.when_done(engine, watching)
         engine.check()
         assert order == ["prepared", "handled"]
+
+    def test_an_error_of_the_preparation_is_raised_and_nothing_is_handled(self, project: EngineProject) -> None:
+        def fail() -> None:
+            raise LookupError("no table")
+
+        project.append(FIRST)
+        engine, _ = project.engine(project.run(partitions=1, prepare=fail))
+        with pytest.raises(LookupError, match="no table"):
+            engine.assign("orders", layout(1))
+        assert listed(engine) == []
+        engine.start()
+        project.stop(engine)
+        assert project.rows() == []
+
+    def test_a_refused_claim_is_raised(self, project: EngineProject) -> None:
+        engine, _ = project.started(project.run(partitions=2))
+        project.stop(engine)
+        another, _ = project.engine(project.run(partitions=3), owner="another")
+        with pytest.raises(EventStoreError, match="OCQ-310"):
+            another.assign("orders", layout(3))
+        assert listed(another) == []
+
+    def test_a_release_leaves_other_groups_unchanged(self, project: EngineProject) -> None:
+        engine, watching = project.started(project.run("orders"), project.run("books"))
+        engine.release("orders", layout(2)[:1], SECONDS)
+        left = [GroupPartition("books", each) for each in layout(2)] + [GroupPartition("orders", Partition(2, 1))]
+        assert sorted(engine.assigned()) == left
+        project.append(FIRST, SECOND)
+        watching.wait_for(lambda: sorted(project.rows("books")) == [0, 1] and project.rows("orders") == [1])
 
     def test_nothing_is_handled_before_the_start(self, project: EngineProject) -> None:
         project.append(FIRST)
