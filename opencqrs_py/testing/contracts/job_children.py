@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from opencqrs_py.jobs.ports import JobStore
-from opencqrs_py.jobs.runs import LastRuns, RunPosition, RunStatus
+from opencqrs_py.jobs.runs import JobRun, LastRuns, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
 from opencqrs_py.testing.contracts.calls import begun, returned
 from opencqrs_py.testing.contracts.job_records import (
@@ -83,6 +84,15 @@ class JobChildrenContract(JobStores):
         assert store.take_children(RUNNING, "job") == []
         assert not store.advance(CHILDREN[0], AFTER)
 
+    def test_a_former_copy_of_a_child_gathers_nothing(self, store: JobStore, another: JobStore) -> None:
+        put(store, RUNNING)
+        assert store.spread(RUNNING, CHILDREN)
+        copy = another.take_over(CHILDREN[0])
+        assert copy is not None
+        assert another.advance(copy, AFTER)
+        assert store.gather(RUNNING, BEFORE, [replace(CHILDREN[0], position=BEFORE)])
+        assert store.find(copy.id) == replace(copy, position=AFTER)
+
     @pytest.mark.parametrize("status", [RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED])
     def test_children_of_an_ended_run_commit_nothing(
         self, store: JobStore, another: JobStore, status: RunStatus
@@ -114,6 +124,29 @@ class JobChildrenContract(JobStores):
             assert not ending.done()
         returned(ending, SECONDS, STILL_WAITS)
         assert not store.advance(CHILDREN[0], AFTER)
+
+    @pytest.mark.parametrize(
+        "take",
+        [
+            lambda store: store.take_children(RUNNING, "another job")[0],
+            lambda store: store.take_over(CHILDREN[0]),
+        ],
+        ids=["take_children", "take_over"],
+    )
+    def test_a_taken_child_continues_after_what_its_owner_commits_meanwhile(
+        self, store: JobStore, another: JobStore, joined: Transactions, take: Callable[[JobStore], JobRun]
+    ) -> None:
+        put(store, RUNNING)
+        assert store.spread(RUNNING, CHILDREN)
+        with joined.begin() as unit:
+            assert store.advance(CHILDREN[0], AFTER, unit)
+            taking = begun(self.at_last, another, lambda: take(another))
+            wait([taking], MOMENT)
+            assert not taking.done()
+        child = returned(taking, SECONDS, STILL_WAITS)
+        assert (child.token, child.position) == (CHILDREN[0].token + 1, AFTER)
+        assert store.find(child.id) == child
+        assert not store.advance(CHILDREN[0], RunPosition(after=9))
 
     def test_of_two_copies_of_a_task_the_later_one_owns_the_child(self, store: JobStore, another: JobStore) -> None:
         put(store, RUNNING)

@@ -927,6 +927,7 @@ def test_a_call_of_a_slow_tracker_has_more_time_to_return(monkeypatch, takes, ge
 
 JOB_STORES = """
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock, RLock
 import pytest
 from opencqrs_py.adapters.memory import InMemoryJobStore
@@ -948,6 +949,14 @@ PURGES_OTHERS = """
 UNLIMITED = """
     def history(self, job=None, limit=10_000):
         return super().history(job, limit)
+"""
+GATHERS_BY_ANY_TOKEN = """
+    def gather(self, run, position, children=()):
+        known = {child.id: replace(self.find(child.id), position=child.position) for child in children}
+        gathered = super().gather(run, position, children)
+        if gathered:
+            self._runs.update(known)
+        return gathered
 """
 KEEPS_ITS_LOCK = """
     def __init__(self):
@@ -972,8 +981,9 @@ KEEPS_ITS_LOCK = """
     [
         (PURGES_OTHERS, "test_purging_removes_runs_that_ended_before_a_time_except_the_last"),
         (UNLIMITED, "test_many_runs_are_written_and_found"),
+        (GATHERS_BY_ANY_TOKEN, "test_a_former_copy_of_a_child_gathers_nothing"),
     ],
-    ids=["purges-others", "unlimited"],
+    ids=["purges-others", "unlimited", "gathers-by-any-token"],
 )
 def test_a_job_store_with_a_mistake_fails(failing, mistake, test):
     names, _ = failing(JOB_STORES.replace("{mistake}", mistake))
