@@ -50,6 +50,18 @@ FULL = JobRun(
     cancelled_at=NOON + timedelta(milliseconds=4),
     ticks=12,
 )
+REQUESTED = JobRun(
+    FULL.id,
+    JOB,
+    FULL.trigger,
+    NOON,
+    ids=FULL.ids,
+    scheduled_at=FULL.scheduled_at,
+    due_at=NOON,
+    reason=f"asked by {ODD}",
+    actor="Ann",
+    ticks=3,
+)
 SECONDS = 60  # longest wait for another thread
 LONG = 300  # likewise, if several threads wait for each other, or the store is unavailable
 STILL_WAITS = "a call still waits although no block and no transaction is open"

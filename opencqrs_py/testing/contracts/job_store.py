@@ -23,6 +23,7 @@ from opencqrs_py.testing.contracts.job_records import (
     ODD,
     OTHER,
     QUEUED,
+    REQUESTED,
     RUNNING,
     SECONDS,
     STILL_WAITS,
@@ -86,6 +87,17 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         assert another.history() == [run]
         with another.open([JOB]) as book:
             assert book.runs == [run]
+
+    @pytest.mark.parametrize("status", [RunStatus.RUNNING, RunStatus.RETRYING, RunStatus.QUEUED, RunStatus.FAILED])
+    def test_a_known_run_is_changed_as_a_whole(self, store: JobStore, another: JobStore, status: RunStatus) -> None:
+        changed = replace(FULL, status=status, ended_at=NOON if status is RunStatus.FAILED else None)
+        put(store, REQUESTED)
+        with another.open([JOB]) as book:
+            assert book.put(changed) == changed
+        assert store.find(FULL.id) == changed
+        if status is not RunStatus.FAILED:
+            put(another, replace(REQUESTED, token=FULL.token + 1))
+            assert store.find(FULL.id) == replace(REQUESTED, token=FULL.token + 1)
 
     @pytest.mark.parametrize("ids", [(1, 2), ("1", "2"), (), None])
     def test_ids_keep_their_type(self, store: JobStore, ids: tuple[int, ...] | tuple[str, ...] | None) -> None:
@@ -260,12 +272,14 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
 
     # Requests
 
-    def test_a_request_has_the_time_of_the_stores_clock(self, store: JobStore, another: JobStore) -> None:
+    def test_a_request_is_stored_unchanged_but_for_the_time_of_the_stores_clock(
+        self, store: JobStore, another: JobStore
+    ) -> None:
         before = store.look().now
-        assert store.request(replace(QUEUED, due_at=NOON))
+        assert store.request(REQUESTED)
         (found,) = another.look().runs
         assert before <= found.requested_at <= another.look().now
-        assert replace(found, requested_at=NOON) == replace(QUEUED, due_at=NOON)
+        assert replace(found, requested_at=NOON) == REQUESTED
 
     @pytest.mark.parametrize("recorded", [RUNNING, replace(ended(1, 1), id=RUNNING.id), replace(RUNNING, job=OTHER)])
     def test_a_second_request_with_the_same_id_changes_nothing(self, store: JobStore, recorded: JobRun) -> None:
@@ -289,9 +303,9 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
     ) -> None:
         store.prepare()
         with joined.begin() as unit:
-            assert store.request(QUEUED, unit)
+            assert store.request(REQUESTED, unit)
             assert another.look().runs == ()
-        assert [run.id for run in another.look().runs] == [QUEUED.id]
+        assert [replace(run, requested_at=NOON) for run in another.look().runs] == [REQUESTED]
 
     def test_a_request_is_rolled_back_with_its_transaction(self, store: JobStore, joined: Transactions) -> None:
         store.prepare()

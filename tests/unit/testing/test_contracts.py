@@ -958,6 +958,20 @@ GATHERS_BY_ANY_TOKEN = """
             self._runs.update(known)
         return gathered
 """
+REQUESTS_ALL = """
+    def request(self, run, unit=None):
+        return super().request(replace(run, ids=None), unit)
+"""
+FORGETS_DUE_TIMES = """
+    @contextmanager
+    def open(self, jobs):
+        known = dict(self._runs)
+        with super().open(jobs) as book:
+            yield book
+        for id_, run in known.items():
+            if id_ in self._runs:
+                self._runs[id_] = replace(self._runs[id_], due_at=run.due_at)
+"""
 KEEPS_ITS_LOCK = """
     def __init__(self):
         super().__init__()
@@ -982,8 +996,10 @@ KEEPS_ITS_LOCK = """
         (PURGES_OTHERS, "test_purging_removes_runs_that_ended_before_a_time_except_the_last"),
         (UNLIMITED, "test_many_runs_are_written_and_found"),
         (GATHERS_BY_ANY_TOKEN, "test_a_former_copy_of_a_child_gathers_nothing"),
+        (REQUESTS_ALL, "test_a_request_is_stored_unchanged_but_for_the_time_of_the_stores_clock"),
+        (FORGETS_DUE_TIMES, "test_a_known_run_is_changed_as_a_whole"),
     ],
-    ids=["purges-others", "unlimited", "gathers-by-any-token"],
+    ids=["purges-others", "unlimited", "gathers-by-any-token", "requests-all", "forgets-due-times"],
 )
 def test_a_job_store_with_a_mistake_fails(failing, mistake, test):
     names, _ = failing(JOB_STORES.replace("{mistake}", mistake))
