@@ -1006,6 +1006,33 @@ def test_a_job_store_with_a_mistake_fails(failing, mistake, test):
     assert names == {test}
 
 
+BOOK_OF_OTHER_TYPES = """
+    @contextmanager
+    def open(self, jobs):
+        with super().open(jobs) as book:
+            yield Book(book)
+
+class Book:
+    def __init__(self, book):
+        self.book = book
+
+    def __getattr__(self, name):
+        return getattr(self.book, name)
+
+    @property
+    def runs(self):
+        return tuple(self.book.runs)
+
+    def recorded(self, ids):
+        return sorted(self.book.recorded(ids))
+"""
+
+
+def test_a_job_store_whose_books_return_tuples_and_lists_passes(failing):
+    names, _ = failing(JOB_STORES.replace("{mistake}", BOOK_OF_OTHER_TYPES))
+    assert names == set()
+
+
 KEEPS_ITS_LOCK_FOR_ITS_THREAD = KEEPS_ITS_LOCK.replace("Lock()", "RLock()")
 RAISED = ("test_a_block_that_raises_writes_nothing_and_ends", "open() waits for a block that has raised (within 0.5 s)")
 ENDED = ("test_a_second_caller_waits_for_the_first_and_sees_what_it_wrote", "a call still waits although no block")
