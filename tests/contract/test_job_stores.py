@@ -18,7 +18,6 @@ from sqlalchemy import inspect, text
 from opencqrs_py.adapters.memory import InMemoryJobStore, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlJobStore, jobs
 from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError, DatabaseBusyError
-from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.ports import JobBook, JobStore
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
@@ -158,6 +157,12 @@ class TestSqlJobStore(RepeatedTicks, JobStoreContract):
     @pytest.fixture
     def transactions(self, database: Database) -> DatabaseTransactions:
         return DatabaseTransactions(database)
+
+    @pytest.fixture
+    def other_transactions(self, tmp_path: Path) -> Iterator[DatabaseTransactions]:
+        other = Database(f"sqlite:///{tmp_path / 'other.db'}")
+        yield DatabaseTransactions(other)
+        other.close()
 
 
 def sent_by(noted_statements: Noted, call: Callable[[], object]) -> list[str]:
@@ -507,12 +512,10 @@ def test_under_a_stricter_default_isolation_a_decision_sees_what_it_has_waited_f
 # Transactions
 
 
-def test_progress_in_a_transaction_of_another_database_is_refused(store: SqlJobStore, tmp_path: Path) -> None:
+def test_a_request_in_a_transaction_of_another_database_has_a_separate_one(store: SqlJobStore, tmp_path: Path) -> None:
     put(store, RUNNING)
     other = Database(f"sqlite:///{tmp_path / 'other.db'}")
     with DatabaseTransactions(other).begin() as unit:
-        with pytest.raises(JobError, match="OCQ-670"):
-            store.advance(RUNNING, AFTER, unit)
         assert store.request(QUEUED, unit) is False
         assert store.request(replace(QUEUED, id="new"), unit)
     other.close()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from opencqrs_py.errors import FencedError
+from opencqrs_py.errors import FencedError, JobError
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.runs import JobRun, RunPosition, RunStatus
 from opencqrs_py.processing.ports import Transactions
@@ -76,6 +76,16 @@ class JobOwnersContract(JobStores):
         put(store, RUNNING)
         with pytest.raises(RolledBackError), joined.begin() as unit:
             roll_back(store.advance(RUNNING, AFTER, unit))
+        assert store.find(RUNNING.id) == RUNNING
+
+    def test_progress_in_a_transaction_of_another_database_is_refused(
+        self, store: JobStore, other_transactions: Transactions | None
+    ) -> None:
+        if other_transactions is None:
+            pytest.skip("transactions of another database are not given")
+        put(store, RUNNING)
+        with other_transactions.begin() as unit, pytest.raises(JobError, match="OCQ-670"):
+            store.advance(RUNNING, AFTER, unit)
         assert store.find(RUNNING.id) == RUNNING
 
     def test_an_owner_that_has_lost_its_run_rolls_back(

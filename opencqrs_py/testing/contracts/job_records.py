@@ -114,8 +114,8 @@ def put_taken(store: JobStore) -> JobRun:
 class JobStores:
     """The stores that a test is about.
 
-    Give ``store``, which is empty; ``another``, which sees the same as a second process would; and ``transactions`` of
-    the same database, if a run can be recorded in one.
+    Give ``store``, which is empty; ``another``, which sees the same as a second process would; and, if a run can be
+    recorded in one, ``transactions`` of the same database, and ``other_transactions`` of another one.
     """
 
     @pytest.fixture
@@ -131,6 +131,11 @@ class JobStores:
     @pytest.fixture
     def transactions(self) -> Transactions | None:
         """Return the transactions in which runs can be recorded."""
+        return None
+
+    @pytest.fixture
+    def other_transactions(self) -> Transactions | None:
+        """Return transactions of another database, in which none can be recorded."""
         return None
 
     @pytest.fixture

@@ -38,8 +38,8 @@ from opencqrs_py.testing.contracts.job_records import (
 class JobStoreContract(JobOwnersContract, JobChildrenContract):
     """What the desk of jobs, and the owners of runs, rely on.
 
-    Give ``store``, which is empty; ``another``, which sees the same as a second process would; and ``transactions`` of
-    the same database, if a run can be recorded in one.
+    Give ``store``, which is empty; ``another``, which sees the same as a second process would; and, if a run can be
+    recorded in one, ``transactions`` of the same database, and ``other_transactions`` of another one.
     """
 
     # Looks
