@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from threading import RLock
+from threading import Lock, RLock
 
 from typing_extensions import override
 
@@ -86,6 +86,7 @@ class InMemoryJobStore(JobStore):
         self._records: dict[str, JobRecord] = {}
         self._runs: dict[str, JobRun] = {}
         self._lock = RLock()
+        self._writing = Lock()  # held while decisions are written, but not while they are made: a look waits for none
 
     @override
     def prepare(self) -> None:
@@ -99,18 +100,16 @@ class InMemoryJobStore(JobStore):
             runs = {run.id: run for run in self._own() if run.job in jobs and run.is_open}
             book = _Book(self._clock.now(), records, runs, self._runs)
             yield book
-            self._records.update(book.records)
-            book.written_to(self._runs)
-            ended = {run.id for run in book.put_runs.values() if not run.is_open}
-            self._runs = {id_: run for id_, run in self._runs.items() if run.parent not in ended}
+            with self._writing:
+                self._write(book)
 
     @override
     def look(self, jobs: Collection[str] | None = None) -> JobsView:
-        with self._lock:
+        with self._writing:
             records = {name: each for name, each in self._records.items() if jobs is None or name in jobs}
-            runs = (run for run in self._own() if run.is_open and (jobs is None or run.job in jobs))
-            ordered = tuple(sorted(runs, key=lambda run: (run.requested_at, run.id)))
-            return JobsView(self._clock.now(), records, ordered)
+            runs = [run for run in self._own() if run.is_open and (jobs is None or run.job in jobs)]
+        ordered = tuple(sorted(runs, key=lambda run: (run.requested_at, run.id)))
+        return JobsView(self._clock.now(), records, ordered)
 
     @override
     def request(self, run: JobRun, unit: UnitOfWork | None = None) -> bool:
@@ -202,8 +201,14 @@ class InMemoryJobStore(JobStore):
         return False
 
     def _own(self) -> list[JobRun]:
-        """Return the runs without their children."""
-        return [run for run in self._runs.values() if not run.parent]
+        """Return the runs without their children; a copy first, as a look reads them while others may be added."""
+        return [run for run in list(self._runs.values()) if not run.parent]
+
+    def _write(self, book: _Book) -> None:
+        self._records.update(book.records)
+        book.written_to(self._runs)
+        ended = {run.id for run in book.put_runs.values() if not run.is_open}
+        self._runs = {id_: run for id_, run in self._runs.items() if run.parent not in ended}
 
     def _changed(self, run: JobRun, *names: str) -> bool:
         with self._lock:

@@ -180,6 +180,16 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
             book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
         assert returned(second, SECONDS, STILL_WAITS) == []
 
+    def test_a_look_waits_for_no_open_block_and_sees_nothing_of_it(self, store: JobStore, another: JobStore) -> None:
+        put(store, QUEUED)
+        with store.open([JOB]) as book:
+            book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
+            book.put_record(JobRecord(JOB, "other"))
+            for names in ([JOB], None):
+                seen = returned(begun(another.look, names), SECONDS, "look() waits for an open block")
+                assert (dict(seen.records), list(seen.runs)) == ({JOB: JobRecord(JOB)}, [QUEUED])
+        assert list(another.look().runs) == []
+
     def test_no_concurrent_decision_is_lost(self, store: JobStore, another: JobStore) -> None:
         def count(number: int) -> None:
             own = (store, another)[number % 2]
