@@ -140,7 +140,8 @@ class InMemoryControlStore(ControlStore):
 
     def _seen(self) -> ControlView:
         now = self._clock.monotonic()
-        nodes = tuple(NodeRecord(row.node, row.until - now, self._is_alive(id_)) for id_, row in self._nodes.items())
+        rows = sorted(self._nodes.values(), key=lambda row: (row.node.started_at, row.node.id))
+        nodes = tuple(NodeRecord(row.node, row.until - now, self._is_alive(row.node.id)) for row in rows)
         avoided = {key: node for key, (node, until) in self._avoided.items() if until > now}
         leases = (replace(lease, avoids=avoided.get(key, "")) for key, lease in sorted(self._leases.items()))
         return ControlView(nodes, tuple(leases), dict(self._wanted), dict(self._wanted_partitions))

@@ -89,7 +89,10 @@ class ControlStoreContract(ControlRequestsContract):
 
     def test_nodes_are_seen_in_the_order_in_which_they_started(self, store: ControlStore) -> None:
         joined(store, C, A, B)
-        assert sorted(store.view().alive) == [A.id, B.id, C.id]
+        assert [record.node for record in store.view().nodes] == [A, B, C]
+        seen = store.beat(C.id, SECONDS)
+        assert seen is not None
+        assert [record.node for record in seen.nodes] == [A, B, C]
 
     def test_leaving_forgets_the_node_and_frees_its_leases_at_once(self, store: ControlStore) -> None:
         joined(store, A, B)
