@@ -164,6 +164,8 @@ class JobRunner:
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
         """Run a requested run on the caller's thread; return how it ended.
 
+        Before it, continue what an ended process has left of requested runs of the job.
+
         Args:
             run: Id of a run that is reserved for this process.
             timeout: Seconds that it may wait for others to end before it begins; ``None``: no limit.
@@ -186,14 +188,17 @@ class JobRunner:
                 only_this = replace(self._worker(company, free=1), ticks_of=frozenset())
                 stands = self.desk.begin(run, only_this)
                 self._tell_of_dead()
-                if stands.status is RunStatus.RUNNING and stands.owner == company.node:
+                is_here = stands.id != run or stands.reserved == company.node  # else on another thread of this process
+                if stands.status is RunStatus.RUNNING and stands.owner == company.node and is_here:
                     self._execute(self._taken(stands))
-                    until = None
+                    until = None if stands.id == run else until
                     stands = self._parts.store.find(run) or stands
                 if not stands.is_open:
                     return stands
-            if self._stopping:  # nothing else can begin it, as it is reserved for this process
-                left = self.desk.cancel(run, _ENDING) or self._parts.store.find(run)
+            if self._stopping:
+                left = self._parts.store.find(run)
+                if left is not None and left.reserved:  # nothing else can begin it
+                    left = self.desk.cancel(run, _ENDING) or self._parts.store.find(run)
                 if left is not None:
                     return left
             if until is not None and time.monotonic() >= until:

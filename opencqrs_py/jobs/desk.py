@@ -157,7 +157,11 @@ class JobDesk:
         """Begin one run now if it may begin; return its state.
 
         Call it again until it is running for this worker, or has ended. A run that is ``reserved`` for a worker begins
-        with this only, so that it does so on the thread of its caller.
+        with this only, so that it does so on the thread of its caller; while that has it in hand, it is ``reserved``.
+
+        Returns:
+            The run; or another requested one of its job that has begun for this worker and is to be executed first: it
+            is due again, and its process may have been the last one that ran the job.
 
         Raises:
             LookupError: If there is no such run, or its job is not known here.

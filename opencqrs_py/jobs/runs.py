@@ -113,7 +113,8 @@ class JobRun:
         reason: Why it was skipped, cancelled or ended early.
         actor: The person who has requested it, if any.
         into: Id of the run that has taken its place.
-        reserved: Id of the only node that may run it; empty: any.
+        reserved: Id of the node whose caller is to run it; empty: any may. Once it has begun, it is reserved only as
+            long as that process lasts.
         queued: Whether it was admitted to wait for others to end.
         cancelled_at: When it was asked to end.
         ticks: How many ticks the record covers, at least 1.

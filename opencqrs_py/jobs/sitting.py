@@ -37,7 +37,8 @@ class Room:
         node: Id of the process.
         name: Its name for people.
         free: How many runs it can begin.
-        only: Id of the one run that it may begin; empty: any that is not reserved.
+        only: Id of the run of a caller. Apart from that, it may only continue a run that was requested and that no
+            process has in hand, as otherwise none may be there to do so; empty: any that is not reserved.
     """
 
     node: str
@@ -47,9 +48,10 @@ class Room:
 
     def may_begin(self, run: JobRun) -> bool:
         """Return whether the run is one that it may begin: a reserved run is for the caller that names it."""
-        if self.only:
-            return run.id == self.only and run.reserved in ("", self.node)
-        return not run.reserved
+        if run.id == self.only:
+            return run.reserved in ("", self.node)
+        is_left = run.status is RunStatus.RETRYING and run.trigger is Trigger.MANUAL
+        return not run.reserved and (is_left or not self.only)
 
 
 class Sitting:
@@ -103,9 +105,9 @@ class Sitting:
 
     def take_back(self, run: JobRun) -> JobRun:
         """Take a run back from this process, which does not know that it began: the answer was lost."""
-        if run.reserved:
+        if run.reserved and run.attempt == 1:
             return self.put(run.ended(RunStatus.CANCELLED, self.now, "its caller could not learn that it had begun"))
-        back = replace(run, status=RunStatus.RETRYING, due_at=self.now, owner="", token=run.token + 1)
+        back = replace(run, status=RunStatus.RETRYING, due_at=self.now, owner="", reserved="", token=run.token + 1)
         return self.put(replace(back, attempt=run.attempt - 1))
 
     def reserve(self, run: JobRun, node: str) -> None:
@@ -142,7 +144,7 @@ class Sitting:
         due = [run for run in self.runs if run.job == job and run.is_due(self.now) and room.may_begin(run)]
         one_at_a_time = self._rules[job].meeting.scope is OverlapScope.ALL_RUNS
         blocked = False
-        for each in sorted(due, key=lambda each: (each.due_at or each.requested_at, each.id)):
+        for each in sorted(due, key=lambda each: (each.id == room.only, each.due_at or each.requested_at, each.id)):
             run = self._runs.get(each.id)
             if run is None:
                 continue
@@ -289,6 +291,7 @@ class Sitting:
             owner=room.node,
             node=room.name,
             token=run.token + 1,
+            reserved=room.node if run.id == room.only else "",
             queued=False,
             reason="",
         )
@@ -355,16 +358,18 @@ def tick_id(job: str, at: datetime) -> str:
 
 
 def _recovered(run: JobRun, now: datetime) -> JobRun:
-    if run.reserved:
+    if run.status is RunStatus.QUEUED:
         return run.ended(RunStatus.CANCELLED, now, "the process that was to run it has ended")
+    error = f"the process of node {run.node} has ended"
+    if run.status is RunStatus.RETRYING:  # its caller waited for the next attempt: the last one has failed by itself
+        return replace(run, reserved="", token=run.token + 1, reason=error)
     deaths = run.deaths + 1
     if run.cancelled_at is not None:
         return replace(run, deaths=deaths).ended(RunStatus.CANCELLED, now)
     if deaths >= MOST_DEATHS:
-        error = f"{deaths} processes have ended during this run, the last one is node {run.node}"
-        return replace(run, deaths=deaths, error=error).ended(RunStatus.FAILED, now)
-    error = f"the process of node {run.node} has ended"
-    taken = replace(run, deaths=deaths, owner="", token=run.token + 1, error=error)
+        last = f"{deaths} processes have ended during this run, the last one is node {run.node}"
+        return replace(run, deaths=deaths, error=last).ended(RunStatus.FAILED, now)
+    taken = replace(run, deaths=deaths, owner="", reserved="", token=run.token + 1, error=error)
     return replace(taken, status=RunStatus.RETRYING, due_at=now)
 
 

@@ -85,7 +85,7 @@ sys.path.insert(0, str(Path(sys.argv[1])))
 import jobs_of_test
 from opencqrs_py import Application, InboxFilter
 application = Application({settings!r}, [jobs_of_test], sys.argv[1])
-application.run()
+application.{call}
 """
 
 LEASE = {
@@ -282,7 +282,7 @@ def test_a_continued_run_counts_the_ids_that_the_input_returned_to_neither_proce
 def test_a_run_whose_process_was_killed_continues_in_another_and_repeats_nothing(url, jobs, tmp_path):
     settings = {"event-store.url": url, **LEASE, "jobs.pages.limit": 2}
     script = tmp_path / "main.py"
-    script.write_text(MAIN.format(settings=settings))
+    script.write_text(MAIN.format(settings=settings, call="run()"))
     process = subprocess.Popen([sys.executable, script, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with made(url, jobs, tmp_path, **{"jobs.pages.limit": 2}) as application:
         try:
@@ -294,6 +294,31 @@ def test_a_run_whose_process_was_killed_continues_in_another_and_repeats_nothing
         (tmp_path / "go").touch()
         application.start()
         done = application.jobs.wait(asked.id, 120)
+    assert (done.status, done.attempt, done.deaths, done.position.items) == (RunStatus.SUCCEEDED, 2, 1, 6)
+    assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
+
+
+@pytest.mark.parametrize("by", ["a process that runs jobs", "the next caller"])
+def test_a_run_here_whose_process_was_killed_continues_in_another_and_repeats_nothing(url, jobs, tmp_path, by):
+    settings = {"jobs.pages.limit": 2, "jobs.pages.overlap": "queue", "jobs.pages.overlap-scope": "per-id"}
+    script = tmp_path / "main.py"
+    call = "run_job('pages', [1, 2, 3, 4, 5, 6])"
+    script.write_text(MAIN.format(settings={"event-store.url": url, **LEASE, **settings}, call=call))
+    process = subprocess.Popen([sys.executable, script, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with made(url, jobs, tmp_path, **settings) as application:
+        if by == "a process that runs jobs":
+            application.start()
+        try:
+            until(lambda: list(tmp_path.glob(f"page-3-{process.pid}")))
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+        (tmp_path / "go").touch()
+        (left,) = application.jobs.runs("pages")
+        if by == "the next caller":
+            own = application.run_job("pages", [12])
+            assert (own.status, own.ids) == (RunStatus.SUCCEEDED, (12,))
+        done = application.jobs.wait(left.id, 120)
     assert (done.status, done.attempt, done.deaths, done.position.items) == (RunStatus.SUCCEEDED, 2, 1, 6)
     assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
 

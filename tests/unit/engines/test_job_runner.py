@@ -68,6 +68,57 @@ def test_a_run_taken_back_is_in_hand_until_its_own_attempt_ends():
     assert (left.status, left.owner) == (RunStatus.RETRYING, "")
 
 
+@pytest.mark.parametrize("continues", ["elsewhere", "on another thread", "with its caller"])
+def test_a_local_run_that_was_taken_from_its_caller_is_executed_once_by_its_new_owner(continues, monkeypatch):
+    """As of a frozen process, whose run continues under the same record; then the runner stops."""
+    attempts, polls, begun, may_end = [], [], (Signal(), Signal()), (Signal(), Signal())
+
+    def call(context, _):
+        attempts.append(context.attempt)
+        begun[context.attempt - 1].set()
+        may_end[context.attempt - 1].wait(PATIENCE)
+
+    store, alive = InMemoryJobStore(), frozenset({"node", "heir"})
+    runner = _runner(store, call, company=lambda: Company("node", "node", alive, {}, lambda: alive))
+    begin = runner.desk.begin
+    monkeypatch.setattr(runner.desk, "begin", lambda *args: polls.append(args) or begin(*args))
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    with _in_background(lambda: runner.run_here("run")) as ended:
+        assert begun[0].wait(PATIENCE)
+        heir = JobDesk(store, {"job": JobRule("job")})
+        (taken,) = heir.attend(HEIR)
+        if continues != "elsewhere":
+            heir.finish(taken, Ending(taken.position, released=True))
+        if continues == "on another thread":
+            runner.start()
+            assert begun[1].wait(PATIENCE)
+        may_end[0].set()
+        _wait_until(lambda: begun[1].is_set() if continues == "with its caller" else len(polls) == 3)
+        if continues == "with its caller":
+            may_end[1].set()
+        else:
+            runner.end()
+        done = ended()
+        may_end[1].set()
+        runner.stop(PATIENCE)
+    is_done = continues == "with its caller"
+    assert (done.status, done.cancelled_at) == (RunStatus.SUCCEEDED if is_done else RunStatus.RUNNING, None)
+    assert attempts == ([1] if continues == "elsewhere" else [1, 2])
+
+
+def test_a_caller_executes_what_an_ended_process_has_left_before_its_own_run():
+    calls = []
+    store, rule = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE))
+    store.request(JobRun("left", "job", Trigger.MANUAL, store.look().now, ids=(1, 2), reserved="gone"))
+    gone = Worker("gone", "gone", frozenset({"gone"}), 1, frozenset(), lambda: {"gone"})
+    assert JobDesk(store, {"job": rule}).begin("left", gone).status is RunStatus.RUNNING
+    runner = _runner(store, lambda context, _: calls.append((context.run, context.ids, context.attempt)), rule)
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, ids=(3,), reserved="node"))
+    done = runner.run_here("run", PATIENCE)
+    assert (done.id, done.status) == ("run", RunStatus.SUCCEEDED)
+    assert calls == [("left", (1, 2), 2), ("run", (3,), 1)]
+
+
 class _SlowViews(InMemoryJobStore):
     """A store whose next view of the runs takes until ``go`` is set."""
 

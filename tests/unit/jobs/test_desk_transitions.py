@@ -316,16 +316,77 @@ def test_a_reserved_run_is_never_due_for_other_processes():
     assert world.desk("b").next_due(world.store.look(), world.worker("b")) is None
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_reserved_run_ends_with_its_process(begun):
+def test_a_reserved_run_that_has_not_begun_ends_with_its_process():
     world = World()
     world.request("x", reserved="a")
-    if begun:
-        world.desk("a").begin("x", world.worker("a"))
     world.alive = {"b"}
     assert world.attend("b") == []
     assert world.run("x").reason == "the process that was to run it has ended"
     assert world.run("x").status is RunStatus.CANCELLED
+
+
+def test_a_reserved_run_that_has_begun_continues_elsewhere_when_its_process_ends():
+    world = World()
+    world.request("x", reserved="a")
+    run = world.desk("a").begin("x", world.worker("a"))
+    assert world.store.advance(run, RunPosition(after=3, items=3))
+    world.alive = {"b"}
+    known = only(world.attend("b"))
+    assert (known.owner, known.attempt, known.deaths, known.reserved) == ("b", 2, 1, "")
+    assert known.position.items == 3
+    assert world.desk("a").finish(run, DONE) is None
+    (reported,) = world.desk("b").recovered()
+    assert (reported.status, reported.error) == (RunStatus.RETRYING, "the process of node host a has ended")
+
+
+def test_a_reserved_run_that_waits_for_its_next_attempt_when_its_process_ends_has_it_elsewhere():
+    world = World(JobRule("job", back_off=FixedBackOff(3, 1)))
+    world.request("x", reserved="a")
+    world.desk("a").finish(world.desk("a").begin("x", world.worker("a")), FAILED)
+    world.alive = {"b"}
+    assert world.attend("b") == []
+    (reported,) = world.desk("b").recovered()
+    assert (reported.status, reported.deaths, reported.error) == (RunStatus.RETRYING, 0, "no")
+    assert reported.reason == "the process of node host a has ended"
+    world.clock.advance(3)
+    run = only(world.attend("b"))
+    assert (run.attempt, run.reason) == (2, "")
+    assert world.desk("b").finish(run, FAILED).status is RunStatus.FAILED
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+@pytest.mark.parametrize("scope", OverlapScope)
+def test_a_caller_first_continues_the_requested_run_of_an_ended_process_and_then_begins_its_own(overlap, scope):
+    world = World(JobRule("job", meeting=Meeting(overlap, scope)))
+    world.request("z", reserved="a", ids=(1, 2))
+    world.desk("a").begin("z", world.worker("a"))
+    world.alive = {"b"}
+    world.request("y", reserved="b", ids=(3,))
+    left = world.desk("b").begin("y", world.worker("b", free=1))
+    assert (left.id, left.ids, left.owner, left.deaths) == ("z", (1, 2), "b", 1)
+    assert world.desk("b").finish(left, DONE).id == "z"
+    own = world.desk("b").begin("y", world.worker("b", free=1))
+    is_skipped = overlap is Overlap.SKIP and scope is OverlapScope.ALL_RUNS
+    assert (own.id, own.status) == ("y", RunStatus.SKIPPED if is_skipped else RunStatus.RUNNING)
+
+
+@pytest.mark.parametrize("trigger", [each for each in Trigger if each is not Trigger.MANUAL])
+def test_a_caller_leaves_runs_of_triggers_to_the_processes_that_follow_them(trigger):
+    world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE, OverlapScope.PER_ID)))
+    world.request("x", trigger=trigger, ids=(1,))
+    assert only(world.attend("a")).id == "x"
+    world.alive = {"b"}
+    world.request("y", reserved="b", ids=(3,))
+    assert world.desk("b").begin("y", world.worker("b", free=1)).id == "y"
+    assert world.run("x").status is RunStatus.RETRYING
+
+
+def test_a_caller_begins_no_run_that_was_never_begun_but_its_own():
+    world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE, OverlapScope.PER_ID)))
+    for name, ids, reserved in [("x", (1,), ""), ("z", (2,), "a"), ("y", (3,), "b")]:
+        world.request(name, ids=ids, reserved=reserved)
+    assert world.desk("b").begin("y", world.worker("b")).id == "y"
+    assert [world.run(each).status for each in "xz"] == [RunStatus.QUEUED] * 2
 
 
 def test_j5_a_caller_sees_that_its_run_was_skipped_or_waits():
@@ -856,6 +917,19 @@ def test_a_reserved_run_whose_begin_was_not_confirmed_is_cancelled():
     assert list(world.desk().recovered()) == [world.run("x")]
 
 
+def test_a_reserved_run_whose_second_begin_was_not_confirmed_continues_without_its_caller():
+    world = World(JobRule("job", back_off=FixedBackOff(0, 2)))
+    world.store = Cut(world.clock)
+    world.request("x", reserved="a")
+    world.desk().finish(world.desk().begin("x", world.worker()), replace(FAILED, position=RunPosition(items=2)))
+    world.store.cut = "after"
+    with pytest.raises(ConnectionError):
+        world.desk().begin("x", world.worker())
+    world.store.cut = ""
+    run = only(world.attend())
+    assert (run.attempt, run.deaths, run.reserved, run.position.items) == (2, 0, "", 2)
+
+
 def test_an_unconfirmed_end_is_recorded_again():
     world = World()
     world.store = Cut(world.clock)
@@ -891,7 +965,7 @@ def test_an_unconfirmed_failed_attempt_is_found_even_if_the_next_attempt_has_beg
 @pytest.mark.parametrize("cut", ["before", "after"])
 @pytest.mark.parametrize(
     ("deaths", "reserved", "status"),
-    [(1, "", RunStatus.RETRYING), (MOST_DEATHS, "", RunStatus.FAILED), (1, "gone 0", RunStatus.CANCELLED)],
+    [(1, "", RunStatus.RETRYING), (MOST_DEATHS, "", RunStatus.FAILED), (1, "gone 0", RunStatus.RETRYING)],
 )
 def test_recovery_from_a_dead_process_is_reported_once_even_if_its_commit_was_not_confirmed(
     cut, deaths, reserved, status
