@@ -98,6 +98,7 @@ class JobExecution:
             ``None`` if the run was taken from this process meanwhile: nothing more of it is to be recorded.
         """
         waits: Iterator[float] | None = None
+        stuck_at = self._position
         while True:
             try:
                 if waits is not None and not self._found_again():
@@ -111,7 +112,9 @@ class JobExecution:
                     self._around.failed(error)
                 if not self._is_outage(error):
                     return self._failed(error)
-                waits = waits or OUTAGE_BACK_OFF.waits()
+                if waits is None or self._position != stuck_at:  # else it is the same outage
+                    waits = OUTAGE_BACK_OFF.waits()
+                stuck_at = self._position
                 wait = next(waits)
                 _log.warning("[job %s] %s; next attempt in %.1f s", self._job.job.name, one_line(error), wait)
                 self._around.pause(wait, self._signals)

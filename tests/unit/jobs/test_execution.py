@@ -792,6 +792,23 @@ def test_an_outage_in_a_job_uses_no_attempt():
     assert world.pauses == [0.5, 1]
 
 
+@pytest.mark.parametrize(
+    ("transaction", "cuts", "pauses"),
+    [
+        pytest.param(ITEM, ["", "", "before"] * 3, [0.5, 0.5, 0.5], id="items"),
+        pytest.param(PAGE, ["before", "", "before", "before", "", "before"], [0.5, 0.5, 1, 0.5], id="pages"),
+        pytest.param(PAGE, ["after", "after", "after"], [0.5, 0.5, 0.5], id="commits without an answer"),
+        pytest.param(RUN, ["before", "before", "before"], [0.5, 1, 2], id="one transaction"),
+    ],
+)
+def test_the_waits_of_an_outage_begin_again_after_progress_of_the_run(transaction, cuts, pauses):
+    world = World(write, numbers(8), rule(transaction))
+    world.database.cuts = cuts
+    assert world.run().status is RunStatus.SUCCEEDED
+    assert world.rows == list(range(8))
+    assert world.pauses == pauses
+
+
 def test_a_cancelled_run_does_not_wait_for_its_database():
     world = World(write, numbers(5), rule())
     world.database.cuts = ["", "after"]
