@@ -224,9 +224,7 @@ def _print_statuses(statuses: Sequence[JobStatus], typed: str) -> None:
 
 def _state(status: JobStatus) -> str | Text:
     if status.record is not None and status.record.is_paused:
-        by = f" by {status.record.paused_by}" if status.record.paused_by else ""
-        why = f": {status.record.reason}" if status.record.reason else ""
-        return cell(scrubbed(f"paused{by}{why}"))
+        return cell(scrubbed(status.record.pause_text))
     active = [run for run in status.open if run.is_active]
     if not active:
         return f"{counted(len(status.open), 'run waits', 'runs wait')}" if status.open else "idle"

@@ -234,21 +234,27 @@ class JobDesk:
             sitting.put(known)
         return known
 
-    def pause(self, job: str, actor: str, reason: str) -> JobRecord:
-        """Keep triggers from starting runs of a job until it is resumed; a run in progress continues."""
+    def pause(self, job: str, actor: str, reason: str) -> tuple[JobRecord, bool]:
+        """Keep triggers from starting runs of a job until it is resumed; a run in progress continues.
+
+        Returns:
+            What is kept of the job, and whether that is new: a paused job keeps the person and the reason that it has.
+        """
         with self.store.open([job]) as book:
             record = book.records[job]
-            if not record.is_paused:
-                record = replace(record, paused_at=book.now, paused_by=actor, reason=reason)
-                book.put_record(record)
-        return record
-
-    def resume(self, job: str) -> JobRecord:
-        """Let triggers start runs of a job again."""
-        with self.store.open([job]) as book:
-            record = replace(book.records[job], paused_at=None, paused_by="", reason="")
+            if record.is_paused:
+                return record, False
+            record = replace(record, paused_at=book.now, paused_by=actor, reason=reason)
             book.put_record(record)
-        return record
+        return record, True
+
+    def resume(self, job: str) -> tuple[JobRecord, bool]:
+        """Let triggers start runs of a job again; return what is kept of it, and whether it was paused."""
+        with self.store.open([job]) as book:
+            known = book.records[job]
+            record = replace(known, paused_at=None, paused_by="", reason="")
+            book.put_record(record)
+        return record, known.is_paused
 
     def purge(self) -> int:
         """Remove runs that ended longer ago than they are to be listed; return how many."""

@@ -232,6 +232,12 @@ class JobRecord:
         """Whether triggers start no run of it."""
         return self.paused_at is not None
 
+    @property
+    def pause_text(self) -> str:
+        """That it is paused, by whom and why, as far as known."""
+        by = f" by {self.paused_by}" if self.paused_by else ""
+        return f"paused{by}: {self.reason}" if self.reason else f"paused{by}"
+
 
 @dataclass(frozen=True)
 class JobsView:

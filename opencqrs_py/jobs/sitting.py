@@ -208,7 +208,7 @@ class Sitting:
         if not record.is_paused or run.trigger not in (Trigger.EVENT, Trigger.STARTUP, Trigger.SCHEDULE):
             return False
         if run.trigger is not Trigger.EVENT:
-            self.put(run.ended(RunStatus.SKIPPED, self.now, f"the job is paused{_by(record)}"))
+            self.put(run.ended(RunStatus.SKIPPED, self.now, f"the job is {record.pause_text}"))
         return True
 
     def _is_missed(self, run: JobRun) -> bool:
@@ -386,7 +386,7 @@ def _run_of(tick: Tick, record: JobRecord, now: datetime, newest: str = "", jitt
         ticks=tick.count,
     )
     if record.is_paused:
-        return run.ended(RunStatus.SKIPPED, now, f"the job is paused{_by(record)}")
+        return run.ended(RunStatus.SKIPPED, now, f"the job is {record.pause_text}")
     if tick.missed:
         return run.ended(RunStatus.SKIPPED, now, tick.missed)
     return run.ended(RunStatus.COALESCED, now, into=newest) if tick.with_later else run
@@ -399,8 +399,3 @@ def _only_waits(run: JobRun) -> bool:
 
 def _together(ids: tuple[JobId, ...] | None, more: tuple[JobId, ...] | None) -> tuple[JobId, ...] | None:
     return None if ids is None or more is None else distinct((*ids, *more))
-
-
-def _by(record: JobRecord) -> str:
-    by = f" by {record.paused_by}" if record.paused_by else ""
-    return f"{by}: {record.reason}" if record.reason else by

@@ -22,6 +22,7 @@ from sqlalchemy import text
 
 from opencqrs_py import Application, InboxFilter
 from opencqrs_py.adapters.sql import Database, SqlJobStore
+from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.resets import ResetTarget
 from opencqrs_py.errors import AssemblyErrors, JobError
 from opencqrs_py.jobs.runs import JobRun, RunStatus
@@ -416,6 +417,25 @@ def test_a_paused_job_skips_its_ticks_and_still_runs_on_request(url, jobs, tmp_p
         assert application.run_job("note").status is RunStatus.SUCCEEDED
         application.jobs.resume("note")
         until(lambda: [run for run in application.jobs.runs("note") if run.scheduled_at and run.started_at])
+
+
+def test_pausing_a_paused_job_and_resuming_an_active_one_change_nothing_and_say_so(url, jobs, tmp_path, caplog):
+    caplog.set_level("INFO", "opencqrs.jobs")
+    with made(url, jobs, tmp_path) as application:
+        paused = application.jobs.pause("note", "holiday", by="ada")
+        assert application.jobs.pause("note", "repairs", by="bob") == paused
+        assert application.jobs.pause("slow", by="ada") == application.jobs.pause("slow")
+        resumed = application.jobs.resume("note")
+        assert application.jobs.resume("note") == resumed
+    said = [message for message in caplog.messages if message.startswith("[job ")]
+    assert said == [
+        "[job note] paused by ada",
+        "[job note] is already paused by ada: holiday",
+        "[job slow] paused by ada",
+        "[job slow] is already paused by ada",
+        f"[job note] resumed by {actor()}",
+        "[job note] is not paused",
+    ]
 
 
 def test_the_schedule_of_the_process_started_last_applies(url, jobs, tmp_path):

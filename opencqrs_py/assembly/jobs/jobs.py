@@ -239,12 +239,15 @@ class Jobs:
     def pause(self, name: str, reason: str = "", by: str | None = None) -> JobRecord:
         """Keep triggers from starting a job until ``resume``. Runs in progress continue, and people can still run it.
 
+        A job that is paused already keeps the person and the reason that it was paused with, which is logged.
+
         Raises:
             JobError: OCQ-667 for a name that is not a job; OCQ-676, if it is recorded in another spelling.
         """
         job, by = self._recorded(name), by or actor()
-        record = self._desk.pause(job, by, reason)
-        _log.info("[job %s] paused by %s", job, by, extra={"action": "paused", "job": job})
+        record, is_new = self._desk.pause(job, by, reason)
+        said = f"paused by {by}" if is_new else f"is already {record.pause_text}"
+        _log.info("[job %s] %s", job, said, extra={"action": "paused" if is_new else "unchanged", "job": job})
         return record
 
     def resume(self, name: str) -> JobRecord:
@@ -254,9 +257,10 @@ class Jobs:
             JobError: As ``pause``.
         """
         job = self._recorded(name)
-        record = self._desk.resume(job)
+        record, was_paused = self._desk.resume(job)
         self._wake()
-        _log.info("[job %s] resumed by %s", job, actor(), extra={"action": "resumed", "job": job})
+        said = f"resumed by {actor()}" if was_paused else "is not paused"
+        _log.info("[job %s] %s", job, said, extra={"action": "resumed" if was_paused else "unchanged", "job": job})
         return record
 
     def cancel(self, name: str, run: str | None = None, reason: str = "", by: str | None = None) -> list[JobRun]:

@@ -605,9 +605,10 @@ def test_a_paused_job_skips_ticks_and_starts_queues_events_and_runs_manual_reque
     in_hand = only(world.attend())
     world.event("held")
     world.attend()
-    record = world.desk().pause("job", "ann", "maintenance")
+    record, is_new = world.desk().pause("job", "ann", "maintenance")
+    assert is_new
     assert (record.paused_at, record.paused_by, record.reason) == (world.at(0), "ann", "maintenance")
-    assert world.desk().pause("job", "bob", "again") == record
+    assert world.desk().pause("job", "bob", "again") == (record, False)
     world.clock.advance(10)
     world.request("start", trigger=Trigger.STARTUP)
     assert world.attend() == []
@@ -621,8 +622,10 @@ def test_a_paused_job_skips_ticks_and_starts_queues_events_and_runs_manual_reque
     run = only(world.attend())
     assert run.id == "asked"
     world.desk().finish(run, DONE)
-    assert not world.desk().resume("job").is_paused
+    resumed, was_paused = world.desk().resume("job")
+    assert (resumed.is_paused, was_paused) == (False, True)
     assert only(world.attend()).id == "held"
+    assert not world.desk().resume("job")[1]
     assert world.ticks() == ["succeeded", "skipped"]
 
 
