@@ -215,9 +215,11 @@ def _print_statuses(statuses: Sequence[JobStatus], typed: str) -> None:
         table.add_row(cell(status.job.name), cell(schedule), following, _state(status), outcome, ended, lag)
     stdout().print(table)
     for status in statuses:
-        if status.outcome is not None and status.outcome.error:
-            line = f"{status.job.name}: {status.outcome.error.partition(chr(10))[0]}"
-            stdout().print(clean(scrubbed(line)), style="red", markup=False, soft_wrap=True)
+        waiting = [run for run in status.open if run.awaits_database(status.now)]
+        for run in [*waiting, *filter(None, [status.outcome])]:
+            if run.error:
+                line = f"{status.job.name}: {run.error.partition(chr(10))[0]}"
+                stdout().print(clean(scrubbed(line)), style="red", markup=False, soft_wrap=True)
     if not any(status.nodes for status in statuses):
         print_line(f"no process runs jobs: opencqrs run{typed}", "yellow")
 
@@ -231,7 +233,7 @@ def _state(status: JobStatus) -> str | Text:
     run = active[0]
     how_far = f" {run.done:,}" if run.done is not None else f" {run.position.items:,}" if run.position.items else ""
     of = f" of {run.total:,}" if how_far and run.total is not None else ""
-    return f"{run.status.value}{how_far}{of}"
+    return f"{status.state_of(run)}{how_far}{of}"
 
 
 def _print_runs(runs: Sequence[JobRun]) -> None:

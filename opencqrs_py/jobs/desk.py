@@ -59,7 +59,7 @@ class Ending:
 
     Attributes:
         position: What of it is done.
-        error: How it failed; empty if it did not.
+        error: How it failed; empty if it did not. If it was asked to end while it waited, why it waited.
         permanent: Whether no further attempt helps.
         reason: Why it ended early, or was cancelled; empty if all is done.
         cancelled: Whether it was asked to end.
@@ -206,6 +206,14 @@ class JobDesk:
         self._mine.discard(key)
         return ended
 
+    def note_outage(self, run: JobRun, error: str, wait: float) -> None:
+        """Record that an attempt waits some seconds as a database is unavailable, if its owner still has it."""
+        with self.store.open([run.job]) as book:
+            sitting = Sitting(book, self.rules)
+            known = sitting.find(run.id)
+            if known is not None and known.status is RunStatus.RUNNING and known.token == run.token:
+                sitting.put(replace(known, error=error, due_at=book.now + timedelta(seconds=wait)))
+
     def cancel(
         self, run: str, reason: str, actor: str = "", alive_now: Callable[[], Collection[str]] | None = None
     ) -> JobRun | None:
@@ -346,7 +354,7 @@ def _after(known: JobRun, ending: Ending, rule: JobRule, now: datetime) -> JobRu
     """Return the state of a run after an attempt."""
     run = replace(known, position=ending.position)
     if ending.cancelled or ending.released:  # meanwhile its own thread may have recorded more
-        run = replace(run, position=known.position)
+        run = replace(run, position=known.position, error=ending.error or known.error)
     if ending.released and run.cancelled_at is None:
         back = replace(run, status=RunStatus.RETRYING, due_at=now, owner="", token=run.token + 1)
         return replace(back, attempt=run.attempt - 1, reason=ending.reason)

@@ -44,6 +44,7 @@ class Surroundings:
         pause: Waits a number of seconds, or until a run is to end.
         missed: Receives what a call after a commit has raised, once that is logged.
         failed: Receives what an attempt or one of its items has failed with, and the wait until the next attempt.
+        waits: Records that a run waits some seconds as a database is unavailable, and the error.
     """
 
     store: JobStore
@@ -53,6 +54,7 @@ class Surroundings:
     pause: Callable[[float, RunSignals], None]
     missed: Callable[[BaseException], None] = lambda _error: None
     failed: Callable[[BaseException], None] = lambda _error: None
+    waits: Callable[[JobRun, str, float], None] = lambda _run, _error, _wait: None
 
 
 class JobExecution:
@@ -115,11 +117,19 @@ class JobExecution:
                 if waits is None or self._position != stuck_at:  # else it is the same outage
                     waits = OUTAGE_BACK_OFF.waits()
                 stuck_at = self._position
-                wait = next(waits)
-                _log.warning("[job %s] %s; next attempt in %.1f s", self._job.job.name, one_line(error), wait)
-                self._around.pause(wait, self._signals)
+                self._wait(error, next(waits))
                 if self._signals.cancelled:
-                    return self._ended_early()
+                    return self._ended_early(_text_of(error))
+
+    def _wait(self, error: BaseException, wait: float) -> None:
+        """Wait as a database is unavailable, and record that if its own one answers."""
+        _log.warning("[job %s] %s; next attempt in %.1f s", self._job.job.name, one_line(error), wait)
+        try:
+            self._around.waits(self._run, _text_of(error), wait)
+        except Exception as failed:
+            if not self._is_outage(failed):
+                raise
+        self._around.pause(wait, self._signals)
 
     def _to_its_end(self) -> Ending:
         if self._run.token > 1 and not self._run.parent:  # else there was no earlier attempt
@@ -354,9 +364,10 @@ class JobExecution:
             return f"it has handled {self._job.rule.most_items} items, its maximum; the rest is for the next run"
         return ""
 
-    def _ended_early(self) -> Ending:
+    def _ended_early(self, error: str = "") -> Ending:
         released = self._released()
-        return Ending(self._position, reason=self._signals.cancelled, cancelled=not released, released=released)
+        error = "" if self._run.parent else error  # an attempt of the run fails with the error of a child
+        return Ending(self._position, error, reason=self._signals.cancelled, cancelled=not released, released=released)
 
     def _with_failed(self, reason: str = "") -> Ending:
         position = replace(self._position, rest=self._position.rest or reason)

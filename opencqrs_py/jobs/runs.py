@@ -26,6 +26,9 @@ class RunStatus(StrEnum):
 OPEN = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.RETRYING)
 """The statuses of runs that have not ended."""
 
+WAITING = "waiting"
+"""How a run is shown that is running, and waits as a database is unavailable."""
+
 OUTCOMES = (RunStatus.SUCCEEDED, RunStatus.FAILED)
 """The statuses of runs that show whether their job works; one that was cancelled shows nothing."""
 
@@ -98,7 +101,7 @@ class JobRun:
         requested_at: When it was recorded.
         ids: What it is for; ``None``: all that applies.
         scheduled_at: The tick that it is of; ``None`` if no schedule has started it.
-        due_at: When it may begin, or be attempted again.
+        due_at: When it may begin, or be attempted again; or until when its attempt waits as a database is unavailable.
         status: Its status.
         started_at: When its first attempt began.
         ended_at: When it ended.
@@ -109,7 +112,7 @@ class JobRun:
         token: Grows with each attempt, and whenever the run is taken from its owner, which can then write nothing more.
         position: What of it is done.
         done, total: How far it is, as the job itself says.
-        error: How its last attempt failed, in one line; with the lines of the job's own code below.
+        error: How its last attempt failed, or why it waits, in one line; with the lines of the job's own code below.
         reason: Why it was skipped, cancelled or ended early.
         actor: The person who has requested it, if any.
         into: Id of the run that has taken its place.
@@ -164,6 +167,10 @@ class JobRun:
         """Return whether it may begin, or be attempted again."""
         waits = self.status in (RunStatus.QUEUED, RunStatus.RETRYING)
         return waits and (self.due_at is None or self.due_at <= now)
+
+    def awaits_database(self, now: datetime) -> bool:
+        """Return whether its attempt waits as a database is unavailable; ``error`` says which error that is."""
+        return self.status is RunStatus.RUNNING and bool(self.error) and self.due_at is not None and self.due_at > now
 
     def gives_way(self, now: datetime) -> bool:
         """Return whether its tick may still start a run: it started none, and the clock was ahead when it was recorded.

@@ -17,13 +17,19 @@ from sqlalchemy.engine import Engine
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly import serving
+from opencqrs_py.assembly.jobs.health import judged_job
 from opencqrs_py.assembly.jobs.jobs import Jobs
+from opencqrs_py.cli.jobs import _print_statuses
 from opencqrs_py.errors import EventStoreError
+from opencqrs_py.jobs import execution
+from opencqrs_py.jobs.runs import RunStatus
+from opencqrs_py.processing.recovery import FixedBackOff
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.web.cached_queries import CachedQuery
 
 CODE = """
 from opencqrs_py import Event, JobContext, event_handling, job
+from opencqrs_py.errors import UnavailableError
 
 @event_handling("group", types=["*"])
 def handle(event: Event) -> None:
@@ -33,6 +39,8 @@ for number in range({jobs}):
     def call(context: JobContext) -> None:
         if "poison" in context.ids:
             raise ValueError("poison")
+        if context.run.endswith("outage"):
+            raise UnavailableError("OCQ-420", "no archive")
     call.__name__ = f"job_{{number}}"
     job(f"job-{{number}}", input=lambda: ["a", "b"])(call)
 """
@@ -151,6 +159,27 @@ def test_runs_are_counted_by_the_process_that_ended_them_and_job_states_by_all(m
     assert seen["runs_total", "job-0", "succeeded"] == 0
     same = ("last_success_timestamp_seconds", "next_tick_timestamp_seconds", "paused")
     assert {name: seen[name, "job-0"] for name in same} == {name: found[name, "job-0"] for name in same}
+
+
+@pytest.mark.release(database="sqlite")
+def test_a_run_that_waits_for_a_database_is_shown_as_waiting_with_the_error(make, database, monkeypatch, capsys):
+    monkeypatch.setattr(execution, "OUTAGE_BACK_OFF", FixedBackOff(LONG))
+    made = make(**database)
+    made.start()
+    asked = made.jobs.request("job-0", key="outage")
+    wait_until(lambda: made.jobs.find(asked.id).error)
+    found = metrics(made)
+    assert [found["open_runs", "job-0", state] for state in ("running", "waiting")] == [0, 1]
+    (status,) = made.jobs.statuses()
+    _print_statuses([status], "")
+    shown = capsys.readouterr().out
+    assert "waiting" in shown
+    assert "job-0: UnavailableError: no archive" in shown
+    assert judged_job(status, LONG, unowned=False).state == "waiting"
+    made.jobs.cancel("job-0", reason="enough", by="ada")
+    ended = made.jobs.wait(asked.id, LONG)
+    assert (ended.status, ended.reason, ended.attempt) == (RunStatus.CANCELLED, "cancelled by ada: enough", 1)
+    assert ended.error.startswith("UnavailableError: no archive")
 
 
 @pytest.mark.release(database="sqlite")

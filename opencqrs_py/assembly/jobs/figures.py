@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from opencqrs_py.assembly.jobs.jobs import JobStatus
-from opencqrs_py.jobs.runs import OPEN, JobRecord
+from opencqrs_py.jobs.runs import OPEN, WAITING, JobRecord
 from opencqrs_py.web.job_metrics import JobFigures
 
 
@@ -18,10 +18,10 @@ def figures_of(statuses: Iterable[JobStatus]) -> list[JobFigures]:
 
 def _figures(status: JobStatus) -> JobFigures:
     record = status.record or JobRecord(status.job.name)
-    counts = Counter(run.status for run in status.open)
+    counts = Counter(status.state_of(run) for run in status.open)
     return JobFigures(
         job=status.job.name,
-        open={each.value: counts[each] for each in OPEN},
+        open={each: counts[each] for each in (*map(str, OPEN), WAITING)},
         paused=record.is_paused,
         next_tick=_seconds(record.next_tick),
         last_success=_seconds(record.succeeded_at),

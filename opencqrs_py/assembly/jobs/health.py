@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from opencqrs_py.assembly.jobs.rows import iso
-from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.jobs.runs import WAITING, JobRun, RunStatus
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.notices import in_words
@@ -57,7 +57,8 @@ class JobHealth:
 
     Attributes:
         job: Its name.
-        state: ``running`` while a run has begun and not ended, ``paused``, ``idle``; else its worst problem.
+        state: ``running`` while a run has begun and not ended, ``waiting`` while one of these waits as a database is
+            unavailable, ``paused``, ``idle``; else its worst problem.
         findings: What is unhealthy.
     """
 
@@ -95,6 +96,8 @@ def judged_job(status: JobStatus, overdue_after: float, *, unowned: bool) -> Job
     found = tuple(JobFinding(name, *each) for each in _problems(status, overdue_after, unowned=unowned))
     if found:
         return JobHealth(name, found[0].problem.value, found)
+    if any(run.awaits_database(status.now) for run in status.open):
+        return JobHealth(name, WAITING)
     if any(run.is_active for run in status.open):
         return JobHealth(name, "running")
     return JobHealth(name, "paused" if status.record is not None and status.record.is_paused else "idle")

@@ -18,7 +18,7 @@ from opencqrs_py.errors import JobError, KeyReusedError, UnknownJobError, WaitTi
 from opencqrs_py.jobs.desk import JobDesk
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.rules import JobRule
-from opencqrs_py.jobs.runs import JobRecord, JobRun, chosen_ids
+from opencqrs_py.jobs.runs import WAITING, JobRecord, JobRun, chosen_ids
 from opencqrs_py.jobs.upcoming import Upcoming, upcoming
 from opencqrs_py.model.job import Job, JobId, Trigger
 from opencqrs_py.model.naming import canonical, counted, listed, nearest
@@ -65,6 +65,10 @@ class JobStatus:
         those = (run for run in self.open if run.is_due(self.now) and not run.reserved)
         waiting = (run for run in those if not (is_paused and run.trigger is Trigger.EVENT))
         return min(waiting, key=lambda run: run.due_at or run.requested_at, default=None)
+
+    def state_of(self, run: JobRun) -> str:
+        """Return the status of one of its runs; ``waiting`` if its attempt waits as a database is unavailable."""
+        return WAITING if run.awaits_database(self.now) else run.status.value
 
     @property
     def waited_seconds(self) -> float:

@@ -140,6 +140,7 @@ class World:
     def execution(self, run: JobRun) -> JobExecution:
         self.signals = RunSignals()
         around = Surroundings(self.store, self.database, self.queries, self.clock, self._pause)
+        around = replace(around, waits=self.desk.note_outage)
         return JobExecution(self.bound, run, around, self.signals, lambda: self.released)
 
     def run(self, *ids: JobId, trigger: Trigger = Trigger.MANUAL) -> JobRun:
@@ -841,6 +842,80 @@ def test_a_zombie_commits_nothing(transaction, transactional):
     kept = {RUN: [], PAGE: [0, 1], ITEM: [0, 1]}[transaction]
     assert world.rows == (kept if transactional else [])
     assert world.store.find("run").owner == "b"
+
+
+def away(*errors: BaseException) -> Callable[..., None]:
+    """Return a job that raises errors of a database, one in each attempt."""
+    left = list(errors)
+
+    def call(context: JobContext, connection: Connection) -> None:
+        if left:
+            raise left.pop(0)
+        write(context, connection)
+
+    return call
+
+
+def test_a_run_that_waits_for_a_database_shows_the_error_and_its_next_attempt():
+    world = World(away(ConnectionError("the archive"), UnavailableError("OCQ-420", "a lock")), numbers(3), rule())
+    world.store.request(JobRun("run", "job", Trigger.MANUAL, world.clock.now()))
+    shown = []
+
+    def look(seconds: float, signals: RunSignals) -> None:
+        known, now = world.store.find("run"), world.clock.now()
+        shown.append((known.error.partition("\n")[0], (known.due_at - now).total_seconds(), known.awaits_database(now)))
+        world.clock.advance(seconds)
+        assert not known.awaits_database(world.clock.now())
+
+    world._pause = look
+    ended = world.run()
+    assert shown == [("ConnectionError: the archive", 0.5, True), ("UnavailableError: a lock", 1.0, True)]
+    assert (ended.status, ended.error, ended.attempt) == (RunStatus.SUCCEEDED, "", 1)
+
+
+@pytest.mark.parametrize(("released", "status"), [(False, RunStatus.CANCELLED), (True, RunStatus.RETRYING)])
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_run_that_ends_while_it_waits_for_a_database_keeps_the_error(released, status, is_noted, monkeypatch):
+    world = World(away(ConnectionError("the archive")), numbers(3), rule())
+    world.released = released
+    world._pause = lambda seconds, signals: setattr(signals, "cancelled", "run 2 is to take its place")
+    if not is_noted:
+        monkeypatch.setattr(JobDesk, "note_outage", raising(ConnectionError("its own database")))
+    ended = world.run()
+    assert (ended.status, ended.reason) == (status, "run 2 is to take its place")
+    assert ended.error.startswith("ConnectionError: the archive")
+
+
+def test_a_child_that_is_cancelled_while_it_waits_for_a_database_does_not_fail_its_run():
+    world = World(away(ConnectionError("the archive")), numbers(3), rule())
+    world._pause = lambda seconds, signals: setattr(signals, "cancelled", "enough")
+    ending = world.execution(replace(world.begun(), parent="its run")).execute()
+    assert (ending.cancelled, ending.error) == (True, "")
+
+
+def test_a_wait_is_not_recorded_of_a_run_that_was_taken_over():
+    world = World(write, numbers(3), rule())
+    run = world.begun()
+    taken = world.taken()
+    world.desk.note_outage(run, "too late", 30)
+    assert world.store.find("run") == taken
+    world.desk.finish(taken, Ending(RunPosition(done=True)))
+    world.desk.note_outage(taken, "too late", 30)
+    assert world.store.find("run").error == ""
+
+
+def test_an_error_of_the_record_of_a_wait_ends_the_attempt(monkeypatch):
+    world = World(away(ConnectionError("the archive")), numbers(3), rule())
+    monkeypatch.setattr(JobDesk, "note_outage", raising(ValueError("a defect")))
+    with pytest.raises(ValueError, match="a defect"):
+        world.run()
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
 
 
 def test_a_run_that_was_taken_over_during_an_outage_is_left_alone():

@@ -46,6 +46,7 @@ FAILED = run(RunStatus.FAILED, ended_at=at(-90), error="ValueError: no hunter22\
 CANCELLED = run(RunStatus.CANCELLED, id="remind:9", ended_at=at(-30))
 OVERDUE = replace(WELL, record=record(-61))
 LATE = run(RunStatus.QUEUED, None, id="remind:2", scheduled_at=at(-900), due_at=at(-900))
+WAITS = run(RunStatus.RUNNING, id="remind:3", error="OperationalError: no archive\n  jobs.py:3", due_at=at(30))
 ALONE = replace(WELL, nodes=())
 
 
@@ -57,6 +58,11 @@ ALONE = replace(WELL, nodes=())
         (replace(WELL, open=(run(RunStatus.QUEUED, None, due_at=at(-60)),)), "idle"),
         (replace(WELL, open=(run(RunStatus.QUEUED, None, reserved="green"),)), "idle"),
         (replace(WELL, open=(run(RunStatus.RUNNING), LATE)), "running"),
+        (replace(WELL, open=(run(RunStatus.RUNNING), WAITS)), "waiting"),
+        (replace(WELL, open=(replace(WAITS, due_at=NOON),)), "running"),
+        (replace(WELL, open=(replace(WAITS, error=""),)), "running"),
+        (replace(WELL, open=(replace(WAITS, due_at=None),)), "running"),
+        (replace(WELL, open=(replace(WAITS, status=RunStatus.RETRYING),)), "running"),
         (replace(WELL, record=record(paused=True), open=(replace(LATE, trigger=Trigger.EVENT),)), "paused"),
         (replace(WELL, open=(run(RunStatus.RUNNING),)), "running"),
         (replace(WELL, open=(run(RunStatus.RETRYING),)), "running"),
