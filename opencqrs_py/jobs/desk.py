@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -227,20 +227,35 @@ class JobDesk:
                 a run ends at once, too.
         """
         found = self.store.find(run)
-        if found is None:
-            return None
-        is_dead = alive_now is not None and found.status is RunStatus.RUNNING and _is_orphan(found, alive_now())
-        with self.store.open([found.job]) as book:
+        ended = [] if found is None else self.cancel_all(found.job, [found], reason, actor, alive_now)
+        return ended[0] if ended else None
+
+    def cancel_all(
+        self,
+        job: str,
+        runs: Sequence[JobRun],
+        reason: str,
+        actor: str = "",
+        alive_now: Callable[[], Collection[str]] | None = None,
+    ) -> list[JobRun]:
+        """Ask runs of a job to end, as ``cancel`` does, all at once; return those that had not ended."""
+        if not runs:
+            return []
+        running = [run for run in runs if run.status is RunStatus.RUNNING]
+        alive = alive_now() if alive_now is not None and running else None
+        dead = {attempt_key(run) for run in running if alive is not None and _is_orphan(run, alive)}
+        ended: list[JobRun] = []
+        with self.store.open([job]) as book:
             sitting = Sitting(book, self.rules)
-            known = sitting.find(run)
-            if is_dead and known is not None and attempt_key(known) == attempt_key(found):
-                sitting.recover(known)
-                known = sitting.find(run)
-            if known is None:
-                return None
-            known = asked_to_end(replace(known, actor=actor or known.actor), book.now, reason)
-            sitting.put(known)
-        return known
+            for run in runs:
+                known = sitting.find(run.id)
+                if known is not None and attempt_key(known) in dead:
+                    sitting.recover(known)
+                    known = sitting.find(run.id)
+                if known is not None:
+                    ended.append(asked_to_end(replace(known, actor=actor or known.actor), book.now, reason))
+                    sitting.put(ended[-1])
+        return ended
 
     def pause(self, job: str, actor: str, reason: str) -> tuple[JobRecord, bool]:
         """Keep triggers from starting runs of a job until it is resumed; a run in progress continues.

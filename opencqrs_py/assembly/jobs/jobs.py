@@ -284,15 +284,15 @@ class Jobs:
         runs, by = self._known.store.look().runs, by or actor()
         is_left = name not in self._known.rules and any(each.job == name for each in runs)
         job = name if is_left else self._named(name).name
-        there = [each.id for each in runs if each.job == job]
-        if run is not None and run not in there:
+        those = [each for each in runs if each.job == job and run in (None, each.id)]
+        if run is not None and not those:
             what = f"job '{job}' has no run '{run}' that has not ended"
             raise JobError("OCQ-668", what, fix=f"opencqrs jobs runs {job} lists its runs")
         said = f"cancelled by {by}" + (f": {reason}" if reason else "")
         alive_now = (lambda: self._known.view().alive) if is_left else None
-        ended = [self._desk.cancel(each, said, by, alive_now) for each in ([run] if run is not None else there)]
+        ended = self._desk.cancel_all(job, those, said, by, alive_now)
         self._wake()
-        return [each for each in ended if each is not None]
+        return ended
 
     def explain(self, name: str, count: int = 10) -> tuple[Upcoming, ...]:
         """Return the next instants at which a job runs by its schedule, the first one as it is recorded.

@@ -798,6 +798,23 @@ def test_j15_a_tick_for_which_no_process_had_capacity_in_time_is_missed():
     assert world.run(waiting.id).status is RunStatus.SKIPPED
 
 
+def test_runs_of_a_job_are_cancelled_in_one_transaction(monkeypatch):
+    world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE, OverlapScope.PER_ID, queue_size=9)))
+    runs = [world.run(world.request(str(number), ids=(0, number + 1))) for number in range(5)]
+    active, opened, open_ = only(world.attend()), [], InMemoryJobStore.open
+    ended = only([run for run in runs if run.id == "3"])
+    world.desk().cancel(ended.id, "before")
+    monkeypatch.setattr(InMemoryJobStore, "open", lambda store, jobs: opened.append(jobs) or open_(store, jobs))
+    found = world.desk().cancel_all("job", runs, "not today", "ann")
+    assert [(run.id, run.is_open, run.actor) for run in found] == [
+        (each.id, each.id == active.id, "ann") for each in runs if each.id != ended.id
+    ]
+    assert world.run(ended.id).reason == "before"
+    assert {world.run(run.id).reason for run in found} == {"not today"}
+    assert world.desk().cancel_all("job", [], "none") == []
+    assert opened == [["job"]]
+
+
 def test_j15_catch_up_runs_each_missed_tick_one_after_the_other():
     world = World(JobRule("job", replace(RATE, misfire=Misfire.CATCH_UP), Meeting(Overlap.CANCEL, grace=0)))
     world.desk().finish(only(world.attend()), DONE)
