@@ -94,7 +94,8 @@ class JobSettings(InheritedSection):
     )
     triggers: TriggerSettings = setting(TriggerSettings(), "What starts runs.")
     misfire: Misfire = setting(
-        Misfire.RUN_ONCE, "What happens to ticks that have passed: one run for all of them, none, or one for each."
+        Misfire.RUN_ONCE,
+        "What happens to ticks that have passed: one run for all of them, none, or one for each (of the last 1,000).",
     )
     misfire_grace: Duration = setting(10.0, "With misfire skip: how late a tick may begin.")
     overlap: Overlap = setting(

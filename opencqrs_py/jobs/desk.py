@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,8 +22,11 @@ from opencqrs_py.jobs.sitting import (
     needs_tick,
     tick_is_due,
 )
+from opencqrs_py.jobs.ticks import MOST_TICKS
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import wait_after
+
+_log = logging.getLogger("opencqrs.jobs")
 
 _HELD = timedelta(seconds=3)
 """How long a job is skipped whose records stay locked for too long, so that the other jobs do not wait for it."""
@@ -345,11 +349,13 @@ class JobDesk:
                     elif run.id == only and run.reserved in worker.own:
                         sitting.reserve(run, worker.node)
                 sitting.bring_forward(name)
-                if name in worker.ticks_of:
-                    sitting.tick(self.rules[name], self._draw)
+                left_out = sitting.tick(self.rules[name], self._draw) if name in worker.ticks_of else 0
                 begun = sitting.begin(name, Room(worker.node, worker.name, worker.free, only))
                 self._mine.update(map(attempt_key, begun))  # before others can see them
             self._recovered += taken.values()
+            if left_out:
+                text = "[job %s] %s missed ticks start no run: misfire catch-up starts at most the last %s"
+                _log.warning(text, name, f"{left_out:,}", f"{MOST_TICKS:,}", extra={"action": "skipped", "job": name})
             if known := book.known:  # as another program has used the id of a tick
                 begun = [run for run in begun if run.id not in known]
         except BaseException:  # whether they have begun, or were taken, is not known

@@ -11,7 +11,7 @@ from opencqrs_py.jobs.ports import JobBook
 from opencqrs_py.jobs.rules import JobRule, Ticking
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus, distinct
 from opencqrs_py.jobs.ticks import Tick, missed_by, ticks_until
-from opencqrs_py.model.choices import OverlapScope
+from opencqrs_py.model.choices import Misfire, OverlapScope
 from opencqrs_py.model.job import JobId, Trigger
 from opencqrs_py.processing.recovery import wait_after
 
@@ -115,18 +115,21 @@ class Sitting:
         if run.reserved != node:
             self._write(replace(run, reserved=node))
 
-    def tick(self, rule: JobRule, draw: Callable[[], float]) -> None:
+    def tick(self, rule: JobRule, draw: Callable[[], float]) -> int:
         """Record the ticks of a job that are due.
 
         Args:
             rule: How the job runs.
             draw: Source of numbers in ``0..1`` for jitter.
+
+        Returns:
+            How many ticks start no run although each one is to: more have passed than are recorded one by one.
         """
         record, ticking, now = self._book.records[rule.name], rule.ticking, self.now
         if needs_tick(record, ticking, self.runs, now):
             record = self._with_next(record, ticking)
         if record.next_tick is None or record.next_tick > now or ticking.schedule is None:
-            return
+            return 0
         ticks = ticks_until(ticking, record.next_tick, now)
         due = self._without_ended(ticks.due, rule.name)
         for tick in due:
@@ -137,6 +140,8 @@ class Sitting:
         if record.is_paused and ticking.from_end:
             following = ticking.schedule.following(now, now)
         self._book.put_record(replace(record, next_tick=following))
+        catches_up = ticking.misfire is Misfire.CATCH_UP and not record.is_paused
+        return sum(tick.count for tick in due if tick.missed) if catches_up else 0
 
     def begin(self, job: str, room: Room) -> list[JobRun]:
         """Begin those runs of a job that may begin, up to the free capacity; decide about the others."""

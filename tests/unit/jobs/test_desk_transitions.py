@@ -15,6 +15,7 @@ from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Meeting, Ticking
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunPosition, RunStatus
 from opencqrs_py.jobs.sitting import MOST_DEATHS
+from opencqrs_py.jobs.ticks import MOST_TICKS
 from opencqrs_py.model.choices import Misfire, Overlap, OverlapScope
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedDelay, FixedRate
@@ -796,6 +797,29 @@ def test_j15_a_tick_for_which_no_process_had_capacity_in_time_is_missed():
     world.clock.advance(6)
     assert world.attend() == []
     assert world.run(waiting.id).status is RunStatus.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("misfire", "ticks", "paused", "warned"),
+    [
+        pytest.param(Misfire.CATCH_UP, MOST_TICKS, False, "", id="as many as are recorded"),
+        pytest.param(Misfire.CATCH_UP, MOST_TICKS + 1_001, False, "1,002", id="more"),
+        pytest.param(Misfire.CATCH_UP, MOST_TICKS + 1_001, True, "", id="paused"),
+        pytest.param(Misfire.RUN_ONCE, MOST_TICKS + 1_001, False, "", id="run once"),
+        pytest.param(Misfire.SKIP, MOST_TICKS + 1_001, False, "", id="skip"),
+    ],
+)
+def test_a_warning_has_the_number_of_missed_ticks_that_catch_up_leaves_out(misfire, ticks, paused, warned, caplog):
+    world = World(JobRule("job", replace(RATE, misfire=misfire)))
+    world.attend()
+    (first,) = (run.scheduled_at for run in world.store.history())
+    if paused:
+        world.desk().pause("job", "ann", "")
+    world.clock.advance((first - world.clock.now()).total_seconds() + 10 * ticks)
+    world.attend()
+    world.attend()
+    text = f"[job job] {warned} missed ticks start no run: misfire catch-up starts at most the last {MOST_TICKS:,}"
+    assert caplog.messages == ([text] if warned else [])
 
 
 def test_runs_of_a_job_are_cancelled_in_one_transaction(monkeypatch):
