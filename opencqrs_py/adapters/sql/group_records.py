@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, astuple, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Column, Connection, RowMapping, Select, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
@@ -29,6 +29,7 @@ from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.group_records import require_swapped
 
 _OF_REBUILD = "rebuild_"  # before the names of columns
+_ADDED_LATER = ("layout", "selection")  # by later versions of the table
 
 
 class SqlGroupRecords:
@@ -41,9 +42,7 @@ class SqlGroupRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._table, self._rebuilds = database.table(GROUPS), database.table(REBUILDS)
-        named = (column.label(f"{_OF_REBUILD}{column.name}") for column in self._rebuilds.columns)
-        same = self._table.c.group_name == self._rebuilds.c.group_name
-        self._with_rebuild = select(self._table, *named).join_from(self._table, self._rebuilds, same, isouter=True)
+        self._with_rebuild = self._joined(self._table.columns)
         self._ready = False
 
     def prepare(self) -> None:
@@ -54,18 +53,22 @@ class SqlGroupRecords:
             self._ready = True
 
     def all(self) -> list[GroupRecord]:
-        """Return all records, by group; none if there is no table yet."""
-        ordered = select(self._table).order_by(self._table.c.group_name)
+        """Return all records, by group; none if there is no table yet. One of an older version is read as it is."""
+
+        def ordered(columns: Iterable[Column[Any]]) -> Select[Any]:
+            return select(*columns).order_by(self._table.c.group_name)
+
         try:
             with self._database.reading() as connection:
-                return [_record(row) for row in connection.execute(ordered).mappings()]
+                return [_record(row) for row in self._rows(connection, ordered)]
         except TableMissingError:
             return []
 
     def rebuilt(self, groups: Collection[str]) -> list[GroupRecord]:
         """Return the records of those of some groups that have had a rebuild; none if there is no table or schema yet.
 
-        Each heartbeat calls it, and must not wait for a connection that handlers use.
+        Each heartbeat calls it, and must not wait for a connection that handlers use. A table of an older version is
+        read as it is, since commands that only look call it, too.
         """
         with self._database.waiting() as connection:
             try:
@@ -74,13 +77,35 @@ class SqlGroupRecords:
                 if self._database.dialect.fault_of(error) is Fault.NO_TABLE:
                     return []
                 raise  # a table without all of its columns may have had rows
-            found = [self.find(connection, name) for name in sorted(names & set(groups))]
-        return [record for record in found if record is not None]
+            return [record for name in sorted(names & set(groups)) for record in self._seen(connection, name)]
+
+    def _seen(self, connection: Connection, group: str) -> Iterable[GroupRecord]:
+        """Yield the record of a group with its last rebuild, if it has one, outside of transactions."""
+        this = self._table.c.group_name == group
+        return map(_with_rebuild, self._rows(connection, lambda columns: self._joined(columns).where(this)))
+
+    def _joined(self, columns: Iterable[Column[Any]]) -> Select[Any]:
+        named = (column.label(f"{_OF_REBUILD}{column.name}") for column in self._rebuilds.columns)
+        same = self._table.c.group_name == self._rebuilds.c.group_name
+        return select(*columns, *named).join_from(self._table, self._rebuilds, same, isouter=True)
+
+    def _rows(
+        self, connection: Connection, query: Callable[[Iterable[Column[Any]]], Select[Any]]
+    ) -> Sequence[RowMapping]:
+        """Return the rows of a query of columns, without those that the table of an older version does not have."""
+        try:
+            return connection.execute(query(self._table.columns)).mappings().all()
+        except DBAPIError as error:
+            if self._database.dialect.fault_of(error) is not Fault.NO_COLUMN:
+                raise
+        there = {column["name"] for column in inspect(connection).get_columns(GROUPS.name, self._database.schema)}
+        known = [column for column in self._table.columns if column.name in there or column.name not in _ADDED_LATER]
+        return connection.execute(query(known)).mappings().all()
 
     def find(self, connection: Connection, group: str) -> GroupRecord | None:
-        """Return the record of a group with its last rebuild, or ``None``."""
+        """Return the record of a group with its last rebuild, or ``None``, from a table of the newest version."""
         row = connection.execute(self._with_rebuild.where(self._table.c.group_name == group)).mappings().first()
-        return None if row is None else replace(_record(row), rebuild=rebuild_of(row, _OF_REBUILD))
+        return None if row is None else _with_rebuild(row)
 
     def require_swapped(self, connection: Connection, group: str) -> None:
         """Raise ``SwapUnderWayError``, OCQ-633, if a swap of the group was interrupted."""
@@ -137,7 +162,7 @@ def _row(record: GroupRecord) -> dict[str, Any]:
     }
 
 
-def _record(row: Any) -> GroupRecord:
+def _record(row: RowMapping) -> GroupRecord:
     return GroupRecord(
         group=row["group_name"],
         setting=row["initial_setting"],
@@ -146,9 +171,13 @@ def _record(row: Any) -> GroupRecord:
         handlers=row["handlers"],
         sequencing=row["sequencing"],
         changes=tuple(_changed(*each) for each in json.loads(row["changes"])),
-        layout=None if row["layout"] is None else _layout(row["layout"]),
-        selection=None if row["selection"] is None else _selection(row["selection"]),
+        layout=None if row.get("layout") is None else _layout(row["layout"]),
+        selection=None if row.get("selection") is None else _selection(row["selection"]),
     )
+
+
+def _with_rebuild(row: RowMapping) -> GroupRecord:
+    return replace(_record(row), rebuild=rebuild_of(row, _OF_REBUILD))
 
 
 def _change(change: HandlersChange) -> tuple[Any, ...]:

@@ -26,9 +26,13 @@ class KeptRows:
         self._mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
 
     def copy(self, source: str, target: str) -> None:
-        """Copy the rows; there must be none of the group in the target."""
+        """Copy the rows; there must be none of the group in the target, which is of the newest version.
+
+        An older version may have made the source, and without the columns that were added later.
+        """
         for table in KEPT:
-            columns = ", ".join(column.name for column in table.columns)
+            there = self._connection.exec_driver_sql(f"SELECT * FROM {source}{table.name} WHERE 1 = 0").keys()  # noqa: S608
+            columns = ", ".join(column.name for column in table.columns if column.name in there)
             select_all = f"SELECT {columns} FROM {source}{table.name} WHERE group_name = {self._mark}"  # noqa: S608 our own names
             self._connection.exec_driver_sql(
                 f"INSERT INTO {target}{table.name} ({columns}) {select_all}", (self._group,)

@@ -301,6 +301,7 @@ class MariaDbShadows(ServerShadows):
         known = self.rebuilds.last(group)
         if known is None or known.phase is not RebuildPhase.SWAPPING:
             return
+        self._prepare()
         with self._alone():
             known = self.rebuilds.required(group)
             if known.phase is not RebuildPhase.SWAPPING:

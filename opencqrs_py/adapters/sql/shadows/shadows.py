@@ -109,9 +109,7 @@ class Shadows(ABC):
         Raises:
             RebuildError: OCQ-630, if it cannot be made, or another process makes or drops it at the same time.
         """
-        for table in KEPT:
-            prepare(self._database, table)
-        prepare(self._database, REBUILDS)
+        self._prepare()
         known = self.rebuilds.last(group)
         refused = known.refused if known is not None else ()
         at = in_milliseconds(datetime.now(UTC))
@@ -258,6 +256,7 @@ class Shadows(ABC):
                 swapped, or the database refuses it, for example because another table's index has the name.
             WaitTimedOutError: OCQ-536, if others have held locks on the tables for too long.
         """
+        self._prepare()
         return self._patiently(swap.group, lambda: self._swap(swap), timeout)
 
     def undo(self, group: str, timeout: float, fills: Collection[str] = ()) -> Swapped:
@@ -268,6 +267,7 @@ class Shadows(ABC):
             timeout: Longest time in seconds to get the locks.
             fills: The live tables that the group fills. What the swap has left alone, and was empty then, must be.
         """
+        self._prepare()
         return self._patiently(group, lambda: self._undo(group, fills), timeout)
 
     def settled(self, group: str) -> RebuildRecord | None:
@@ -340,6 +340,10 @@ class Shadows(ABC):
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     # Shared by both directions
+
+    def _prepare(self) -> None:
+        for table in (*KEPT, REBUILDS):
+            prepare(self._database, table)
 
     def _place(self, kind: str, group: str) -> str:
         """Return the schema, database or file of the ``shadow`` or ``old`` tables."""
