@@ -100,7 +100,7 @@ def _decided(
     except ExplainedError as refused:
         error = refused
     yield _beginning(name, record, warnings.get(Warned.SETTING, ""))
-    if kept.selection is not None and kept.selection.since is not None:
+    if kept.selection is not None and kept.selection.differences:
         reason = selected_since(name, kept.selection, can_rebuild=rule.can_rebuild)
         yield Decision(name, SELECTION, f"position {kept.selection.since}", reason)
     if record.layout is not None and {*partitions} != {*layout(settings.life_cycle.partitions)}:

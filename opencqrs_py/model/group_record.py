@@ -69,15 +69,25 @@ class RecordedSelection:
     since: int | None = None
     before: SettingTexts = ()
 
+    @property
+    def differences(self) -> list[tuple[str, str, str]]:
+        """The settings that changed, each with its earlier and its later text; only of those that both have."""
+        before = dict(self.before)
+        return [(key, before[key], now) for key, now in self.settings if before.get(key, now) != now]
+
     def changed(self, settings: SettingTexts, position: int) -> RecordedSelection:
         """Return the selection after a change at a position; a change that is reverted there leaves no trace."""
         before = self.before if self.since == position else self.settings
         return RecordedSelection(settings) if settings == before else RecordedSelection(settings, position, before)
 
     def completed(self, settings: SettingTexts) -> RecordedSelection:
-        """Return the selection with the current settings where an earlier version of this package recorded none."""
+        """Return the selection with the current settings where an earlier version of this package recorded none.
+
+        A change leaves no trace if it was only that version's lack of a setting that a later one had recorded.
+        """
+        now = _completed(self.settings, settings)
         before = _completed(self.before, settings) if self.before else ()
-        return replace(self, settings=_completed(self.settings, settings), before=before)
+        return RecordedSelection(now) if before == now else replace(self, settings=now, before=before)
 
     def up_to(self, position: int) -> RecordedSelection:
         """Return the selection of a group after a reset to a position, from where it reads again."""

@@ -214,8 +214,10 @@ class RecordRule:
     def _selected(self, record: GroupRecord, position: int | None, warnings: dict[Warned, str]) -> GroupRecord:
         """Return the record with the selection of the settings, which may change at a position."""
         known, now = record.selection, self.selection
-        if not now or (known is not None and known.settings == now):
+        if not now:
             return record
+        if known is not None and known.settings == now:
+            return replace(record, selection=known.completed(now))
         if known is None or position is None:
             return replace(record, selection=RecordedSelection(now))
         known = known.completed(now)
@@ -295,8 +297,7 @@ def went_on(group: str, since: int, until: int, *, can_rebuild: bool) -> str:
 
 def selected_since(group: str, selection: RecordedSelection, *, can_rebuild: bool) -> str:
     """Return the warning that settings which select a group's events have changed at a position."""
-    before = dict(selection.before)
-    changed = [f"{key} was {before.get(key)} and is {now}" for key, now in selection.settings if before.get(key) != now]
+    changed = [f"{key} was {before} and is {now}" for key, before, now in selection.differences]
     said = f"group '{group}' selects other events since position {selection.since}: {', '.join(changed)}"
     rebuild = f"{_rebuild(group)} builds its read model again from all, " if can_rebuild else ""
     return f"{said}. Events up to there are not read again: {rebuild}{_reset(group)} handles all events again"

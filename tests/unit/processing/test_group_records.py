@@ -359,6 +359,16 @@ def test_a_setting_not_recorded_by_an_earlier_version_counts_as_unchanged(
     assert "events.types" not in again
 
 
+@pytest.mark.parametrize("position", [9, 11])
+@pytest.mark.parametrize("settings", [BOOKS, TYPED], ids=["by the earlier version", "by a later one after that"])
+def test_a_setting_that_an_earlier_version_has_left_out_is_no_change(
+    settings: tuple[tuple[str, str], ...], position: int
+) -> None:
+    kept = rule(selection=TYPED).kept(found(selected(settings, 9, TYPED), position))
+    assert (kept.record, kept.warnings) == (selected(TYPED), {})
+    assert RecordedSelection(settings, 9, TYPED).differences == []
+
+
 @pytest.mark.parametrize(
     ("record", "position", "kept"),
     [
