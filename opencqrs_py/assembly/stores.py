@@ -38,6 +38,7 @@ _REGISTRY = Registry(
     error=EventStoreError,
     code="OCQ-531",
 )
+_RENAME = "rename the folder, or write the full path of a file elsewhere: sqlite:////srv/events.db"
 _OF_URLS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
 _AS_URI = re.compile(r"(?:^|&)uri=(?:true|yes|on|y|t|1)(?:&|$)", re.IGNORECASE)  # as SQLAlchemy reads it
 _SQLITE = ("sqlite:", "sqlite+pysqlite:")
@@ -60,7 +61,8 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
     """Return a URL with a relative path made absolute, seen from the project folder: SQLite's and those of files.
 
     Raises:
-        EventStoreError: OCQ-301, if the folder's own path would be read as another one in a URL of SQLite.
+        EventStoreError: OCQ-301, if the folder's own path would be read as another one in a URL of SQLite, or has bytes
+            that no URL can have.
     """
     if _scheme(url) == "file":
         from opencqrs_py.adapters.files.log import path_of_url  # noqa: PLC0415 only for files
@@ -68,17 +70,26 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
         return path_of_url(url, project.resolve()).as_uri()
     scheme, _, path = url.partition("///")
     if _is_relative_uri(url):
-        folder = quote(quote(project.resolve().as_posix()))  # SQLAlchemy reads it, then SQLite
+        folder = quote(quote(_readable(project, place)))  # SQLAlchemy reads it, then SQLite
         return f"{scheme}///file:{folder}/{path.removeprefix('file:')}"
     file = sqlite_file(url)
     if file is None or file.is_absolute():
         return url
-    folder = project.resolve().as_posix()
+    folder = _readable(project, place)
     if (found := _OF_URLS.search(folder)) is not None:
         what = f"the path of the project folder, {folder}, contains '{found[0]}', which has a special meaning in a URL"
-        fix = "rename the folder, or write the full path of a file elsewhere: sqlite:////srv/events.db"
-        raise EventStoreError("OCQ-301", what, place, fix)
+        raise EventStoreError("OCQ-301", what, place, _RENAME)
     return f"{scheme}///{folder}/{path}"
+
+
+def _readable(project: Path, place: str) -> str:
+    """Return the path of the project folder; refuse one that is not valid UTF-8, and has surrogates in Python."""
+    folder = project.resolve().as_posix()
+    shown = folder.encode("utf-8", "backslashreplace").decode()
+    if shown != folder:
+        what = f"the path of the project folder, {shown}, is not valid UTF-8, as it must be in a URL"
+        raise EventStoreError("OCQ-301", what, place, _RENAME)
+    return folder
 
 
 def _is_relative_uri(url: str) -> bool:

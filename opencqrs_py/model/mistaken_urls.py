@@ -28,6 +28,7 @@ _SCHEME = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9.-]+)(?:\+(?P<driver>[A-Za-z0-
 _PORT = re.compile(r"//(?:[^:/]*(?::[^@]*)?@)?+(?:\[[^]/?]+\]|[^/:?]*):(?P<port>[^/?]*)")
 _MOST_PORTS = 65_535
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # Python's form of a byte that is not UTF-8
 _PATH = re.compile(r"[\w./ ~-]+")
 _SQLITE_FILE = re.compile(r".*\.(?:db|db3|sqlite|sqlite3)", re.IGNORECASE)
 
@@ -37,6 +38,8 @@ def url_mistake(url: str) -> tuple[str, str] | None:
 
     Neither text repeats more of the URL than its scheme, or a path without one.
     """
+    if _SURROGATE.search(url):
+        return "it is not valid UTF-8", "rename the file or folder that it names"
     if _WINDOWS.match(url):
         return "it is a Windows path", _WINDOWS_FIX
     found = _SCHEME.match(url)

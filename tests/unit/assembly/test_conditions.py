@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,18 @@ def test_a_project_folder_with_url_syntax_in_its_name_is_refused(folder: str) ->
     assert located("file:events/", Path(folder)).startswith("file:///")
     with pytest.raises(EventStoreError, match=r"(?s)OCQ-301.*project folder, /.*database\.url.*rename the folder"):
         located("sqlite:///events.db", Path(folder), "database.url")
+
+
+@pytest.mark.parametrize("url", ["sqlite:///events.db", "sqlite:///file:events.db?uri=true"])
+def test_a_project_folder_that_is_not_valid_utf_8_is_refused(url: str) -> None:
+    folder = Path(os.fsdecode(b"/caf\xe9"))
+    assert located("sqlite:////srv/events.db", folder) == "sqlite:////srv/events.db"
+    assert located("file:events/", folder) == "file:///caf%E9/events"
+    with pytest.raises(
+        EventStoreError, match=r"(?s)OCQ-301.*/caf\\udce9, is not valid UTF-8.*rename the folder"
+    ) as error:
+        located(url, folder)
+    assert str(error.value).isascii()
 
 
 # ------------------------------------------------------------------------------------------------------ tracking

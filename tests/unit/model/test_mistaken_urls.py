@@ -49,6 +49,7 @@ WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files o
             "the driver aiosqlite is not supported",
             "write sqlite:// without a driver; pysqlite is used",
         ),
+        ("sqlite:////srv/caf\udce9/a.db", "it is not valid UTF-8", "rename the file or folder that it names"),
         ("sqlite:events.db", "sqlite: is not followed by //", SQLITE),
         ("postgresql:me:secret@h/db", "postgresql: is not followed by //", POSTGRESQL),
         *(
