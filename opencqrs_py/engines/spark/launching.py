@@ -11,6 +11,7 @@ import atexit
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -187,6 +188,13 @@ def launched_jvm() -> int | None:
 
 
 @atexit.register
+def _remove_socket_folder() -> None:
+    """Remove the folder that the JVMs have used; registered before ``end_jvms``, so it comes after that."""
+    if _socket_folder.cache_info().currsize:
+        shutil.rmtree(_socket_folder(), ignore_errors=True)
+
+
+@atexit.register
 def end_jvms(patience: float = _END_SECONDS) -> None:
     """End the JVMs that were launched here, with their Python workers, and wait for that for some seconds.
 
@@ -200,6 +208,8 @@ def end_jvms(patience: float = _END_SECONDS) -> None:
     for jvm in _jvms:
         with suppress(subprocess.TimeoutExpired):
             jvm.wait(max(0.0, until - time.monotonic()))
+        if jvm.stdin is not None:  # PySpark's, which never closes it
+            jvm.stdin.close()
     _jvms.clear()
 
 
@@ -212,7 +222,7 @@ def by_socket_files() -> dict[str, str]:
     """
     if jvm_of_others() or not hasattr(socket, "AF_UNIX"):
         return {}
-    folder = _socket_folder().name
+    folder = _socket_folder()
     if len(folder) > _LONGEST_FOLDER:
         return {}
     key = "spark.python.unix.domain.socket"
@@ -220,8 +230,8 @@ def by_socket_files() -> dict[str, str]:
 
 
 @cache
-def _socket_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="opencqrs-", ignore_cleanup_errors=True)  # deleted with this process
+def _socket_folder() -> str:
+    return tempfile.mkdtemp(prefix="opencqrs-")
 
 
 def _forget_jvm() -> None:

@@ -6,6 +6,7 @@ import os
 import shlex
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,23 @@ def test_socket_files_in_a_private_folder_are_used_only_for_a_jvm_launched_here(
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert by_socket_files() == {}
+
+
+AT_ITS_END = """
+import subprocess, sys
+from opencqrs_py.engines.spark import launching
+
+print(launching.by_socket_files()["spark.python.unix.domain.socket.dir"])
+command = [sys.executable, "-c", "input()"]
+launching._jvms.append(subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0))
+"""
+
+
+def test_at_its_end_a_process_removes_the_folder_and_closes_the_pipe_to_its_jvm():
+    """Each is a warning otherwise, which ``python -W error`` shows with a traceback."""
+    command = [sys.executable, "-W", "error::ResourceWarning", "-c", AT_ITS_END]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr, Path(done.stdout.strip()).exists()) == (0, "", False)
 
 
 OF_DAEMON = [
