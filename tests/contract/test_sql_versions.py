@@ -17,6 +17,7 @@ from opencqrs_py.adapters.sql.inbox_rows import COLUMNS, key_of, row_of
 from opencqrs_py.adapters.sql.tables import EVENTS, INBOX, PROGRESS, SCHEMA, _create
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection, layout
+from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.inbox import InboxEntry, InboxStatus
 
 SECONDS = 60
@@ -108,8 +109,9 @@ def test_the_inbox_of_an_older_package_keeps_its_events(
 ) -> None:
     entry = InboxEntry("group", "/a", 3, "id", "s", "/a", "lent", InboxStatus.PENDING, "2026-01-01T00:00:00.000+00:00")
     row = dict(zip(COLUMNS, row_of(entry, key_of("/a"), first=True), strict=True))
+    SqlProgressTracker(database).statuses()
     with database.writing() as connection:
-        _create(database, connection, INBOX)
+        connection.execute(update(SCHEMA).where(SCHEMA.c.table_name == INBOX.name).values(version=1))
         for name in ("expires_ms", "replaying"):
             del row[name]
             connection.execute(text(f"ALTER TABLE opencqrs_inbox DROP COLUMN {name}"))
@@ -199,6 +201,56 @@ def test_a_log_copied_without_the_table_of_versions_is_used_as_it_is(
     store = SqlEventStore(open_database())
     assert store.append([event("2")]) == (1, 1)
     assert versions(database) == {"opencqrs_events": 4}
+
+
+def make_all_tables(database: Database) -> SqlEventStore:
+    store, record = SqlEventStore(database), GroupRecord("group", "tail", 0, "2026-01-01T00:00:00.000+00:00")
+    store.append([event("1")])
+    SqlProgressTracker(database).claim("group", layout(1), 0, "owner", keep=lambda _found: record)
+    return store
+
+
+def drop(database: Database, *names: str) -> None:
+    with database.writing() as connection:
+        for name in names:
+            connection.execute(text(f"DROP TABLE opencqrs_{name}"))
+
+
+@pytest.mark.parametrize(
+    ("lost", "after"),
+    [
+        (("inbox", "schema"), "groups"),
+        (("skipped", "inbox", "schema"), "groups"),
+        (("skipped", "schema"), "inbox"),
+        (("progress", "groups", "schema"), "skipped"),
+        (("progress", "skipped", "groups", "schema"), "inbox"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "+".join(value),
+)
+def test_tables_restored_without_others_and_their_versions_are_refused_and_left_as_they_are(
+    database: Database, open_database: Callable[[], Database], lost: tuple[str, ...], after: str
+) -> None:
+    """Otherwise the others are created empty: parked events are lost, or all events handled again."""
+    make_all_tables(database)
+    drop(database, *lost)
+    missing = ", ".join(f"opencqrs_{name}" for name in lost if name != "groups")
+    for _ in range(2):
+        with pytest.raises(EventStoreError, match=rf"OCQ-304.*before opencqrs_{after} are missing.*: {missing}\n"):
+            SqlProgressTracker(open_database()).statuses()
+        with pytest.raises(EventStoreError, match=r"OCQ-304.*(?s:.*)restore it from a backup"):
+            SqlEventStore(open_database()).head()
+
+
+@pytest.mark.parametrize(
+    "lost", [("schema",), ("groups", "schema"), ("progress", "skipped", "inbox", "groups", "schema")]
+)
+def test_tables_without_their_versions_are_used_if_none_is_known_to_be_missing(
+    database: Database, open_database: Callable[[], Database], lost: tuple[str, ...]
+) -> None:
+    make_all_tables(database)
+    drop(database, *lost)
+    assert make_all_tables(open_database()).head() == 1
+    assert versions(database)["opencqrs_inbox"] == 3
 
 
 @POSTGRESQL

@@ -23,8 +23,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.connections import reason_of
-from opencqrs_py.adapters.sql.dialects.faults import Fault
+from opencqrs_py.adapters.sql.dialects.faults import RESTORE, Fault
 from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.naming import listed
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
@@ -210,6 +211,9 @@ JOB_RUNS = Table(
     Index("opencqrs_job_runs_children", "parent"),
 )
 
+_AFTER_VERSIONS = (PROGRESS, SKIPPED, INBOX, GROUPS)
+"""Tables of which each but the first was always recorded in ``opencqrs_schema``, and created after those before it."""
+
 NAMES = frozenset(_metadata.tables)
 """The names of all of them."""
 
@@ -324,6 +328,7 @@ def _bring_forward(database: Database, table: Table) -> int:
         versions, recorded = database.table(SCHEMA), None
         is_first = not inspect(connection).has_table(SCHEMA.name, schema=database.schema)
         if is_first:
+            _require_all_earlier(database, connection)
             versions.create(connection)
         else:
             recorded = _version(database, connection, table)
@@ -338,6 +343,21 @@ def _bring_forward(database: Database, table: Table) -> int:
         else:
             connection.execute(versions.update().where(versions.c.table_name == table.name).values(version=version))
         return version
+
+
+def _require_all_earlier(database: Database, connection: Connection) -> None:
+    """Refuse tables that were restored without their versions and without some of the tables created before them.
+
+    Those would be created empty, and what they held be lost without a message, such as parked events.
+    """
+    found, earlier = inspect(connection), list[str]()
+    for table in _AFTER_VERSIONS:
+        if not found.has_table(table.name, schema=database.schema):
+            earlier.append(table.name)
+        elif earlier:
+            lost = listed([*earlier, SCHEMA.name])
+            what = f"tables that were created before {table.name} are missing in the database: {lost}"
+            raise EventStoreError("OCQ-304", what, database.label, RESTORE)
 
 
 def _create_schema(database: Database, connection: Connection) -> None:
