@@ -83,6 +83,9 @@ def main() -> None:
         for name in (name for name in chosen if not WAYS[name].installed):
             print(f"{kind}: {name} is left out (install the package {WAYS[name].package})")
         latencies: dict[str, list[float]] = {name: [] for name in chosen if WAYS[name].installed}
+        if not latencies:
+            print(f"{kind}: there is nothing to measure")
+            continue
         with served(kind) as fresh:
             for _ in range(given.rounds):
                 for name in latencies:

@@ -159,7 +159,8 @@ class JobStore(Protocol):
         Args:
             run: The run as its owner has it, with what it says of its progress.
             position: What is done now.
-            children: Those that continue, with the positions that they get; the others are removed.
+            children: Those that continue, with the positions that they get; the others are removed. One that another
+                copy of its task has taken over keeps its own.
 
         Returns:
             Whether it is recorded.

@@ -62,18 +62,18 @@ class TypeDecoders(NamedTuple):
     """The decoders of event types, for chunks; never changed, as several threads use it.
 
     Attributes:
-        short: The short decoder of each type.
-        exact: The exact one; the same mapping if digits make no difference to any type.
+        exact: The exact decoder of each type.
+        short: The short one; the same mapping if digits make no difference to any type.
     """
 
-    short: Mapping[str, QuickDecoder] = _NONE
     exact: Mapping[str, QuickDecoder] = _NONE
+    short: Mapping[str, QuickDecoder] = _NONE
 
     def with_type(self, event_type: str, decoders: QuickDecoders) -> TypeDecoders:
         """Return these decoders and those of another type."""
-        short = {**self.short, event_type: decoders.short}
         exact = {**self.exact, event_type: decoders.exact}
-        return TypeDecoders(short, short if exact == short else exact)
+        short = {**self.short, event_type: decoders.short}
+        return TypeDecoders(exact=exact, short=exact if short == exact else short)
 
 
 def decodable(annotation: object) -> bool:
@@ -119,11 +119,11 @@ def quick_decoders_for(event_class: type) -> QuickDecoders | None:
     """Return the decoders for the usual case, ``None`` if there are none."""
     plain = get_origin(event_class) or event_class
     if plain in (dict, Mapping):
-        return QuickDecoders(_read, _parse)
+        return QuickDecoders(exact=_read, short=_parse)
     if is_typeddict(plain):
         if not (fields := _conversions(event_class)):
-            return QuickDecoders(_read, _parse)
-        return QuickDecoders(*(_then_converted(parse, fields) for parse in (_read, _parse)))
+            return QuickDecoders(exact=_read, short=_parse)
+        return QuickDecoders(exact=_then_converted(_read, fields), short=_then_converted(_parse, fields))
     if plain is object or hasattr(plain, "__attrs_attrs__"):
         return None
     return _validation(event_class)
@@ -242,7 +242,7 @@ def _validation(event_class: type) -> QuickDecoders:
     validator = adapter.validator
     validate = cast("QuickDecoder", validator.validate_json)
     if not mentions_decimal(adapter.core_schema):
-        return QuickDecoders(validate, validate)
+        return QuickDecoders(exact=validate, short=validate)
     as_texts = not takes_texts(adapter.core_schema)
 
     def validate_exactly(payload: str | None) -> Any:
@@ -255,7 +255,7 @@ def _validation(event_class: type) -> QuickDecoders:
                 return validate(json.dumps(data, default=str))
         return validator.validate_python(data, strict=False)
 
-    return QuickDecoders(validate_exactly, validate)
+    return QuickDecoders(exact=validate_exactly, short=validate)
 
 
 def _attrs_decoder(event_class: Any) -> Decoder:

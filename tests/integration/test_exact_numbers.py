@@ -37,6 +37,39 @@ def sell(event: Sold, metadata: Metadata, connection: Connection) -> None:
     connection.execute(text("INSERT INTO sales VALUES (:price, :serial, :upcast)"), row)
 """
 
+IN_CHUNKS = """
+from dataclasses import dataclass
+from decimal import Decimal
+from opencqrs_py import event_handling, event_type, on_start
+from sqlalchemy import Connection, text
+
+@event_type("sold.v2")
+@dataclass
+class Sold:
+    price: Decimal
+
+@on_start("each")
+@on_start("many")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS sales (handler TEXT, price TEXT)"))
+
+def write(connection: Connection, handler: str, price: object) -> None:
+    connection.execute(text("INSERT INTO sales VALUES (:handler, :price)"), {"handler": handler, "price": str(price)})
+
+@event_handling("each")
+def sell(event: Sold, connection: Connection) -> None:
+    write(connection, "each", event.price)
+
+@event_handling("each", types=["returned"])
+def take_back(event: dict, connection: Connection) -> None:
+    write(connection, "each", event["price"])
+
+@event_handling("many", types=["sold.v2", "returned"])
+def list_them(events: list[dict], connection: Connection) -> None:
+    for event in events:
+        write(connection, "many", event["price"])
+"""
+
 WITHOUT_A_NUMBER = """
 from opencqrs_py import Upcast, event_handling, upcaster
 
@@ -81,6 +114,26 @@ def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engi
     rows = rows_of(tmp_path / "opencqrs.db", "SELECT * FROM sales ORDER BY upcast")
     assert rows == [(PRICE, str(2**70), "None"), (PRICE, str(2**70), "True")]
     del sys.modules[module.__name__]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_prices_among_others_that_are_decoded_together_keep_their_digits(tmp_path, make_module, engine):
+    settings = {
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+    }
+    application = Application(settings, [make_module(IN_CHUNKS)], tmp_path)
+    prices = ["1.5", "2.5", PRICE, "3.5", PRICE, "4.5"]
+    application.event_store.append(
+        parse_event(
+            f'{{"id": "{number}", "source": "s", "type": "{kind}", "subject": "/x", "data": {{"price": {price}}}}}'
+        )
+        for number, (kind, price) in enumerate(zip(("sold.v2", "returned") * 3, prices, strict=True))
+    )
+    assert not application.run(until_caught_up=True).failed
+    rows = rows_of(tmp_path / "opencqrs.db", "SELECT handler, price FROM sales ORDER BY handler, price")
+    assert rows == sorted((handler, price) for handler in ("each", "many") for price in prices)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -95,7 +95,7 @@ class JobStoreContract(JobOwnersContract, JobChildrenContract):
         with another.open([JOB]) as book:
             assert book.put(changed) == changed
         assert store.find(FULL.id) == changed
-        if status is not RunStatus.FAILED:
+        if status in (RunStatus.RETRYING, RunStatus.QUEUED):
             put(another, replace(REQUESTED, token=FULL.token + 1))
             assert store.find(FULL.id) == replace(REQUESTED, token=FULL.token + 1)
 

@@ -17,9 +17,10 @@ from typing_extensions import ReadOnly, TypeAliasType
 
 from opencqrs_py import Event, Metadata, Upcast
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
-from opencqrs_py.model import Upcaster
+from opencqrs_py.model import Upcaster, json_text
 from opencqrs_py.model import chunk as chunks
 from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.processing import decoding
 from opencqrs_py.processing.binding import NothingProvided
 from opencqrs_py.processing.decoding import (
     QuickDecoders,
@@ -179,7 +180,7 @@ LONG = "12345678901234567.25"
 @pytest.mark.parametrize(("first", "second"), [(LONG, "1.5"), ("1.5", LONG), (LONG, LONG)])
 @pytest.mark.parametrize("other", CLASSES)
 def test_one_long_number_is_exact_among_the_events_of_a_chunk(other: Any, first: str, second: str) -> None:
-    prices = ["1.5"] * 20 + [first, second] + ["1.5"] * 20
+    prices = ["1.5"] * 120 + [first, second] + ["1.5"] * 120
     chunk = Chunk(
         [
             event(f'{{"price": {price}, "copies": 1, "rate": 2.5, "lines": []}}', event_type=f"sold.v{number % 2}")
@@ -192,13 +193,16 @@ def test_one_long_number_is_exact_among_the_events_of_a_chunk(other: Any, first:
     assert [Decimal(str(of(one, "price"))) for one in found] == [*map(Decimal, prices)]
 
 
-@pytest.mark.parametrize(("event_class", "checks"), [(dict, 1), (Sold, 1), (SoldDict, 1), (Line, 1), (Counted, 0)])
-def test_digits_are_checked_once_per_chunk(monkeypatch: pytest.MonkeyPatch, event_class: Any, checks: int) -> None:
+@pytest.mark.parametrize(("event_class", "checks"), [(dict, 3), (Sold, 3), (SoldDict, 3), (Line, 3), (Counted, 0)])
+def test_digits_are_checked_for_many_events_at_once(
+    monkeypatch: pytest.MonkeyPatch, event_class: Any, checks: int
+) -> None:
     checked: list[bytes] = []
-    monkeypatch.setattr(chunks, "loses_digits", lambda text: bool(checked.append(text)))
+    for module in (chunks, decoding, json_text):
+        monkeypatch.setattr(module, "loses_digits", lambda text: bool(checked.append(text)))
     decoders = TypeDecoders().with_type("sold", some(quick_decoders_for(event_class)))
-    chunk = Chunk([event('{"price": 1.5, "copies": 1, "lines": []}')] * 100)
-    assert len(chunk.decoded(*decoders)) == 100
+    chunk = Chunk([event('{"price": 1.5, "copies": 1, "lines": []}')] * 250)
+    assert len(chunk.decoded(*decoders)) == 250
     assert len(checked) == checks
 
 
