@@ -19,7 +19,7 @@ from opencqrs_py.assembly.blueprint import (
     refuse_in_import,
 )
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
-from opencqrs_py.assembly.databases import NewDatabases, database_rule, missing_files, take_new_tables
+from opencqrs_py.assembly.databases import NewDatabases, database_rule, missing_database, missing_files, take_new_tables
 from opencqrs_py.assembly.decisions import decisions, discovery_decisions
 from opencqrs_py.assembly.discovery.project import Scan, read_project, sources_line
 from opencqrs_py.assembly.group_names import groups_named, names_given
@@ -227,9 +227,14 @@ class Application:
         self.container.event_store_choice()  # an error in modules is raised now, before the first line of the log
         self._reports_new_databases = True
 
-    def missing_database(self) -> tuple[str, str] | None:
-        """Return the SQLite file of ``database.url``, if it does not exist, and the origin of the setting."""
-        return missing_files(self.blueprint.database, None).get("database.url")
+    def new_databases(self) -> NewDatabases:
+        """Return what logs the databases that are created from now on. It imports no modules of the project."""
+        rule, store = self.blueprint.database, self._container_without_modules.event_store_choice()
+        return NewDatabases(missing_files(rule, store), partial(take_new_tables, rule, store, self._life.stores))
+
+    def missing_database(self) -> tuple[str, str, str] | None:
+        """Return the SQLite file of the read models' database if it does not exist; also its setting and the origin."""
+        return missing_database(self.blueprint.database, self._overview().container.database_choice())
 
     def conditions(self) -> list[Decision]:
         """Return what was chosen where settings leave a choice, with candidates and reasons, and where handlers are.

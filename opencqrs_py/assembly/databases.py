@@ -123,15 +123,15 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
     )
 
 
-def missing_files(rule: DatabaseRule, store: Decision | None) -> dict[str, tuple[str, str]]:
+def missing_files(rule: DatabaseRule, store: Decision) -> dict[str, tuple[str, str]]:
     """Return the SQLite files that do not exist and would be created, by setting, each with the setting's origin.
 
     Args:
         rule: What settings say.
-        store: What the event store is; ``None``: it does not matter here.
+        store: What the event store is.
     """
     named = {
-        "event-store.url": None if store is None or store.provider or rule.read_only else rule.event_store,
+        "event-store.url": None if store.provider or rule.read_only else rule.event_store,
         "database.url": rule.url,
     }
     files = {key: (sqlite_file(said.value), said) for key, said in named.items() if said is not None}
@@ -140,6 +140,15 @@ def missing_files(rule: DatabaseRule, store: Decision | None) -> dict[str, tuple
         for key, (file, said) in files.items()
         if file is not None and not file.exists()
     }
+
+
+def missing_database(rule: DatabaseRule, choice: DatabaseChoice) -> tuple[str, str, str] | None:
+    """Return the SQLite file of the database if it does not exist, with the setting that names it and its origin."""
+    file = sqlite_file(choice.url) if choice.url else None
+    if file is None or file.exists():
+        return None
+    key, said = ("event-store.url", rule.event_store) if rule.url is None else ("database.url", rule.url)
+    return str(file), key, said.origin
 
 
 def take_new_tables(rule: DatabaseRule, store: Decision, opened: OpenedStores) -> dict[str, tuple[str, str]]:

@@ -42,7 +42,7 @@ def await_command(
     if source and event_id is None:
         raise click.UsageError("--source belongs to --event")
     began = time.monotonic()
-    reached = options.application().await_position(
+    reached = options.opened().await_position(
         names, event_id if event_id is not None else position, timeout, source=source
     )
     if as_json:

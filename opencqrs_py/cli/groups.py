@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from opencqrs_py.cli.health import mention_no_handlers
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, Text, format_option, project_options
 from opencqrs_py.cli.output import amount, cell, continuation, print_json, print_line, stdout
 from opencqrs_py.cli.rebuilds import rebuild_command
@@ -55,7 +56,9 @@ def list_command(options: ProjectOptions, *, as_json: bool) -> None:
 
     Also, how many of its partitions have a process.
     """
-    statuses = options.application().status()
+    application = options.opened()
+    statuses = application.status()
+    mention_no_handlers(application, statuses)
     if as_json:
         print_json([_as_json(status) for status in statuses])
     else:
@@ -71,7 +74,7 @@ def start_command(
     options: ProjectOptions, names: tuple[str, ...], timeout: float, *, no_wait: bool, as_json: bool
 ) -> None:
     """Start groups, or single partitions."""
-    running = options.application().control.start(*names, timeout=None if no_wait else timeout)
+    running = options.opened().control.start(*names, timeout=None if no_wait else timeout)
     _tell(names, "started", running=running, no_wait=no_wait, as_json=as_json)
 
 
@@ -87,7 +90,7 @@ def stop_command(
 
     They stay so until they are started again.
     """
-    running = options.application().control.stop(*names, timeout=None if no_wait else timeout)
+    running = options.opened().control.stop(*names, timeout=None if no_wait else timeout)
     _tell(names, "stopped", running=running, no_wait=no_wait, as_json=as_json)
 
 
@@ -100,7 +103,7 @@ def restart_command(
     options: ProjectOptions, names: tuple[str, ...], timeout: float, *, no_wait: bool, as_json: bool
 ) -> None:
     """Stop groups, or single partitions, and start them again."""
-    running = options.application().control.restart(*names, timeout=None if no_wait else timeout)
+    running = options.opened().control.restart(*names, timeout=None if no_wait else timeout)
     _tell(names, "restarted", running=running, no_wait=no_wait, as_json=as_json)
 
 
@@ -117,7 +120,7 @@ def release_command(
 
     The old node does not get it back for a while.
     """
-    had = options.application().control.release(name, seconds, timeout=None if no_wait else timeout)
+    had = options.opened().control.release(name, seconds, timeout=None if no_wait else timeout)
     if as_json:
         print_json({"names": [name], "wanted": "released", "running": had, "done": had and not no_wait})
     elif had:
@@ -175,7 +178,7 @@ def reset_command(  # noqa: PLR0913 an argument an option
 
 def _open_quietly(options: ProjectOptions) -> Application:
     print_only_warnings()  # what is logged of a change is printed as the result
-    return options.application()
+    return options.opened()
 
 
 def _changing(command: F) -> F:

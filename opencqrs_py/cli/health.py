@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import cell, clean, print_json, stdout
+from opencqrs_py.cli.output import cell, clean, print_json, print_line, stdout
 from opencqrs_py.errors import AssemblyError
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
     from opencqrs_py.assembly.health import Health
+    from opencqrs_py.assembly.status import GroupStatus
 
 
 _WELL = {"running": "green", "stopped": "default", "unknown": "default", "idle": "green", "paused": "default"}
@@ -29,7 +30,7 @@ def health_command(options: ProjectOptions, names: tuple[str, ...], *, as_json: 
     The exit code is 0 if it is and 1 if it is not. A group that is stopped on purpose is healthy, and so is one with
     events in its inbox.
     """
-    health = health_of(options.application(), names)
+    health = health_of(options.opened(), names)
     if as_json:
         print_json(health.as_json())
     else:
@@ -52,6 +53,12 @@ def health_of(application: Application, names: Sequence[str] = ()) -> Health:
             "OCQ-508", "there is nothing to check: no handlers were found", str(application.project), fix
         )
     return health
+
+
+def mention_no_handlers(application: Application, statuses: Sequence[GroupStatus]) -> None:
+    """Print a line if the project has neither groups nor jobs: the folder is probably wrong."""
+    if not statuses and not application.job_health():
+        print_line(f"no handlers were found in {application.project}", "yellow")
 
 
 def print_unhealthy(health: Health) -> None:

@@ -81,7 +81,7 @@ def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
         if not every and not str(which):
             raise click.UsageError("select events: --group, --status, --sequence, --event or --position; or --all")
         print_only_warnings()  # what is logged of each change is printed as the result
-        inbox = options.application().inbox
+        inbox = options.opened().inbox
         steps = command(inbox, which, dry_run=dry_run, **others)
         _print_left_out(inbox, which, "not changed")
         _print_steps(steps, command.__name__.removesuffix("_command"), dry_run=dry_run, as_json=as_json)
@@ -158,7 +158,7 @@ def show_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) 
     """
     if which.event is None and (which.position is None or not which.groups):
         raise click.UsageError("name one event: by --event ID, or by its POSITION and --group")
-    inbox = options.application().inbox
+    inbox = options.opened().inbox
     shown = inbox.show(which)
     if as_json:
         from opencqrs_py.cli.events.display import positioned  # noqa: PLC0415 only for this

@@ -43,7 +43,7 @@ def jobs_command() -> None:
 @format_option
 def list_command(options: ProjectOptions, *, as_json: bool) -> None:
     """List the jobs: when each runs next, and how its last run has ended."""
-    statuses = options.application().jobs.statuses()
+    statuses = options.opened().jobs.statuses()
     if as_json:
         print_json([job_row(status) for status in statuses])
     elif statuses:
@@ -74,7 +74,7 @@ def runs_command(options: ProjectOptions, name: str | None, limit: int, *, as_js
 @format_option
 def show_command(options: ProjectOptions, run: str, *, as_json: bool) -> None:
     """Show one RUN: what it was for, what is done, and why it failed."""
-    found = options.application().jobs.find(run)
+    found = options.opened().jobs.find(run)
     if as_json:
         print_json(run_row(found))
     else:
@@ -99,7 +99,7 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
         raise click.UsageError("--timeout belongs to --wait or --here")
     if "" in ids:
         raise click.UsageError("an --id is empty: is its variable set?")
-    application = options.application()
+    application = options.opened()
     if flags["as_json"] or not (flags["here"] or flags["wait"]):  # the request is printed as the result
         print_only_warnings()
     if flags["here"]:
@@ -129,7 +129,7 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
 @format_option
 def pause_command(options: ProjectOptions, name: str, reason: str, *, as_json: bool) -> None:
     """Keep triggers from starting the job NAME until it is resumed. Ticks that come meanwhile are skipped."""
-    record = options.application().jobs.pause(name, reason)
+    record = options.opened().jobs.pause(name, reason)
     if as_json:
         print_json({"job": record.name, "paused": paused_row(record)})
 
@@ -140,7 +140,7 @@ def pause_command(options: ProjectOptions, name: str, reason: str, *, as_json: b
 @format_option
 def resume_command(options: ProjectOptions, name: str, *, as_json: bool) -> None:
     """Let triggers start runs of the job NAME again."""
-    record = options.application().jobs.resume(name)
+    record = options.opened().jobs.resume(name)
     if as_json:
         print_json({"job": record.name, "paused": paused_row(record)})
 
@@ -153,7 +153,7 @@ def resume_command(options: ProjectOptions, name: str, *, as_json: bool) -> None
 @format_option
 def cancel_command(options: ProjectOptions, name: str, run: str | None, reason: str, *, as_json: bool) -> None:
     """Ask the runs of the job NAME to end. One that has begun ends after the page or item in hand."""
-    ended = options.application().jobs.cancel(name, run, reason)
+    ended = options.opened().jobs.cancel(name, run, reason)
     if as_json:
         print_json([run_row(each) for each in ended])
         return
@@ -173,7 +173,7 @@ def explain_command(options: ProjectOptions, name: str, count: int, *, as_json: 
 
     The times are in UTC and in its time zone.
     """
-    instants = options.application().jobs.explain(name, count)
+    instants = options.opened().jobs.explain(name, count)
     if as_json:
         print_json([{"at": iso(each.at), "local": each.local, "note": each.note or None} for each in instants])
         return

@@ -23,7 +23,7 @@ def nodes_command(options: ProjectOptions, *, as_json: bool) -> None:
 
     A crashed node is shown for a day.
     """
-    nodes = options.application().control.nodes()
+    nodes = options.opened().control.nodes()
     if as_json:
         print_json([_as_json(node) for node in nodes])
     elif nodes:

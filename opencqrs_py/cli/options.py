@@ -88,8 +88,14 @@ class ProjectOptions:
         """Return the application for reading records; warn if their SQLite file is missing, as in a wrong folder."""
         application = self.application()
         if (missing := application.missing_database()) is not None:
-            file, origin = missing
-            print_line(f"the database does not exist: {file} (database.url, {origin}); it records nothing", "yellow")
+            file, key, origin = missing
+            print_line(f"the database does not exist: {file} ({key}, {origin}); it records nothing", "yellow")
+        return application
+
+    def opened(self) -> Application:
+        """Return the application for a command that opens its databases; at the end, log those that it has created."""
+        application = self.application()
+        click.get_current_context().call_on_close(application.new_databases().report)
         return application
 
 

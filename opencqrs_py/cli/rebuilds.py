@@ -59,7 +59,7 @@ def rebuild_command(
         raise click.UsageError(f"--accept-unhandled is for the swap, which {chosen[0]} does not make")
     if chosen and chosen[0] in _SHORT:
         print_only_warnings()  # what is logged of it is printed as the result
-    with options.application() as application:
+    with options.opened() as application:
         result, lines = _done(application, name, chosen[0] if chosen else "", timeout, accepts=accept_unhandled)
     if as_json:
         print_json(result)

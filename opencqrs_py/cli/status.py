@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opencqrs_py.assembly.rows import group_rows
-from opencqrs_py.cli.health import health_of
+from opencqrs_py.cli.health import health_of, mention_no_handlers
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 from opencqrs_py.cli.tables import print_groups
@@ -41,7 +41,7 @@ def status_command(options: ProjectOptions, every: float | None, *, details: boo
     """Show how far every partition is, from any process."""
     if every is not None and check:
         raise click.UsageError("--watch and --check exclude each other: one never ends, the other is its exit code")
-    application = options.application()
+    application = options.opened()
     if every is not None and details:
         raise click.UsageError("--watch shows no details: run opencqrs status --details once")
     if every is not None:
@@ -49,6 +49,7 @@ def status_command(options: ProjectOptions, every: float | None, *, details: boo
     if check:
         return _checked(application, details=details, as_json=as_json)
     statuses = application.status()
+    mention_no_handlers(application, statuses)
     if as_json:
         print_json(group_rows(statuses))
     else:

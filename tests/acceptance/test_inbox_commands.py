@@ -167,6 +167,7 @@ def test_a_change_of_all_events_needs_an_explicit_option(parking):
 
 
 def test_an_event_that_is_not_waiting_is_not_changed(parking):
+    parking.opencqrs("status")  # creates the database, which would be another line
     run = parking.opencqrs("inbox", "skip", "--event", "1", "--group", "LATE-FINES", "--reason", "no book")
     assert (run.code, run.out) == (2, "")
     assert run.err.splitlines() == [
