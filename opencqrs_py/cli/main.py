@@ -15,6 +15,7 @@ from typing_extensions import override
 from opencqrs_py.cli.output import explain, print_line, stderr
 from opencqrs_py.cli.records import records_on_terminal
 from opencqrs_py.cli.signals import INTERRUPTED, signals
+from opencqrs_py.cli.streams import results
 from opencqrs_py.errors import EngineLostError, ExplainedError, NotReachedError, OpenCqrsError, WaitTimedOutError
 
 _COMMANDS = {
@@ -93,7 +94,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the output is not tried again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())  # the rest of the output is not tried again
         print_line(f"the output cannot be written: {error.strerror}", "red")
         sys.exit(1)
     except OpenCqrsError as error:

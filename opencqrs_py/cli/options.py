@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from opencqrs_py.cli.output import print_line
 from opencqrs_py.cli.signals import signals
+from opencqrs_py.cli.streams import keep_output_for_results, results
 from opencqrs_py.model.masking import scrubbed
 
 if TYPE_CHECKING:
@@ -155,7 +156,10 @@ def project_options(command: F) -> F:
 def format_option(command: F) -> F:
     """Add ``--format text|json``; it reaches the command as ``as_json``."""
 
-    def as_flag(_context: click.Context, _option: click.Parameter, value: str) -> bool:
+    def as_flag(context: click.Context, _option: click.Parameter, value: str) -> bool:
+        if value == "json" and not context.resilient_parsing:
+            keep_output_for_results()
+            context.call_on_close(results().flush)
         return value == "json"
 
     choice = click.Choice(["text", "json"])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 import orjson
 
+from opencqrs_py.cli.streams import results
 from opencqrs_py.errors import OnStartError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import visible
@@ -102,7 +103,7 @@ def print_json(value: Any) -> None:
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
     except orjson.JSONEncodeError:
         text = json.dumps(value, indent=2)
-    sys.stdout.write(text + "\n")
+    results().write(text + "\n")
 
 
 def print_result(text: str, style: str = "default") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from opencqrs_py.cli.options import ProjectOptions, format_option, project_optio
 from opencqrs_py.cli.output import messages, print_json, print_line, stderr
 from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.cli.signals import INTERRUPTED, signals
+from opencqrs_py.cli.streams import results
 from opencqrs_py.cli.tables import print_groups
 from opencqrs_py.errors import ExplainedError
 from opencqrs_py.model.naming import counted, listed
@@ -78,7 +78,7 @@ def run_command(
     else:
         _show(statuses, monitor.handled)
         _tell_unhandled(result, options.typed)
-    sys.stdout.flush()
+    results().flush()
     unhandled = result.skipped or result.expired or result.parked
     return 1 if result.failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and unhandled else 0
 
@@ -134,7 +134,7 @@ def _interrupted(
     )
     if as_json:
         print_json(_as_json(statuses, result, interrupted=True))
-        sys.stdout.flush()
+        results().flush()
     if not statuses or not as_json:
         print_line(said, "default")
     signals.said = True  # this line is the only one, also if the time runs out while the table is printed
@@ -144,7 +144,7 @@ def _interrupted(
         _tell_unhandled(result, typed)
     if cut_off:
         print_line(f"{listed(cut_off)} had not stopped; events that were not committed are handled again", "yellow")
-    sys.stdout.flush()
+    results().flush()
     return INTERRUPTED
 
 

@@ -132,8 +132,10 @@ class Signals:
         a text, as that of dataclasses, even though it was caught.
         """
         if self.received:
+            from opencqrs_py.cli.streams import results  # noqa: PLC0415 as the command line does
+
             with suppress(OSError, ValueError):
-                sys.stdout.flush()
+                results().flush()
             os._exit(self.exit_code)
         try:
             sys.stderr.flush()

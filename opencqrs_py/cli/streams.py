@@ -1,4 +1,4 @@
-"""Standard streams as every command needs them: open, and able to write every character."""
+"""Standard streams as every command needs them: open, able to write every character, and kept for results."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from io import TextIOWrapper
 
 TYPE_CHECKING = False  # as typing's; importing typing would take longer than everything before signals are handled
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import BinaryIO, TextIO
 
 _ESCAPED = "opencqrs.escaped"
+_kept: list[TextIO] = []  # the stream of results, once it is no longer sys.stdout
 
 
 def prepare_streams() -> None:
@@ -28,6 +29,26 @@ def prepare_streams() -> None:
     if isinstance(sys.stdout, TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
         codecs.register_error(_ESCAPED, _escaped)
         sys.stdout.reconfigure(errors=_ESCAPED)
+
+
+def results() -> TextIO:
+    """Return the stream that results are written to."""
+    return _kept[0] if _kept else sys.stdout
+
+
+def keep_output_for_results() -> None:
+    """Send to standard error what other code writes to standard output, until the process ends.
+
+    This includes what the project's code prints, on its threads and on Spark: other processes inherit the descriptor.
+    It does nothing if ``sys.stdout`` was replaced, as in tests that run a command in their own process.
+    """
+    if _kept or sys.stdout is not sys.__stdout__ or not isinstance(sys.stdout, TextIOWrapper):
+        return
+    sys.stdout.flush()
+    own = os.dup(1)  # not inherited by other processes
+    _kept.append(os.fdopen(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors))
+    os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # as standard error, so that lines stay in order
 
 
 def standard_input() -> BinaryIO:

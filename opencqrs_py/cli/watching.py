@@ -15,6 +15,7 @@ from typing_extensions import override
 from opencqrs_py.assembly.rates import Rates
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.cli.output import clean, print_line, stdout
+from opencqrs_py.cli.streams import results
 from opencqrs_py.cli.tables import print_groups
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class LineDisplay(Display):
 
     @override
     def show(self, statuses: Sequence[GroupStatus]) -> None:
-        sys.stdout.write(orjson.dumps(group_rows(statuses), option=orjson.OPT_NON_STR_KEYS).decode() + "\n")
-        sys.stdout.flush()
+        results().write(orjson.dumps(group_rows(statuses), option=orjson.OPT_NON_STR_KEYS).decode() + "\n")
+        results().flush()
 
 
 class TerminalDisplay(Display):

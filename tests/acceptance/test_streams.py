@@ -107,3 +107,62 @@ def test_all_files_are_imported_even_if_the_line_of_one_cannot_be_written(projec
     assert ran.returncode == 1
     assert error in ran.stderr
     assert [one["id"] for one in project.opencqrs("events", "list", "--format", "json").json] == ["0", "1", "2"]
+
+
+THREAD = ("--set", "event-handling.standard.processing.engine=thread")
+PRINTING = """
+import os
+from opencqrs_py import Event, event_handling, job, on_start
+from sqlalchemy import Connection, text
+
+print("imported")
+
+@on_start("printing")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS printed (id VARCHAR(20) PRIMARY KEY)"))
+
+@event_handling("printing")
+def show(raw: Event, connection: Connection) -> None:
+    print("handled by print", flush=True)
+    os.system("echo handled by a program")
+
+@job("tidy")
+def tidy() -> None:
+    print("tidied", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    [
+        ("run --until-caught-up", ["imported", "handled by print", "handled by a program"]),
+        ("jobs run tidy --here", ["imported", "tidied"]),
+        ("groups rebuild printing", ["imported", "handled by print"]),
+        ("conditions", ["imported"]),
+    ],
+)
+def test_what_the_project_prints_does_not_get_into_json(project, command, printed):
+    project.write("handlers.py", PRINTING)
+    project.write_events(3)
+    project.opencqrs("events", "import", "events.ndjson")
+    if "rebuild" in command:
+        project.opencqrs("run", "--until-caught-up", *THREAD)
+    ran = project.opencqrs(*command.split(), "--format", "json", *THREAD)
+    assert (ran.code, bool(ran.json)) == (0, True)
+    assert [line for line in printed if line not in ran.err.splitlines()] == []
+
+
+@pytest.mark.spark
+def test_what_workers_of_spark_print_does_not_get_into_json(project):
+    project.write("handlers.py", PRINTING)
+    project.write_events(3)
+    project.opencqrs("events", "import", "events.ndjson")
+    ran = opencqrs(project, "run --until-caught-up --format json")  # with Java of its own, which inherits the streams
+    assert (ran.returncode, bool(json.loads(ran.stdout))) == (0, True)
+    printed = {"imported", "handled by print", "handled by a program"}
+    assert printed <= set(ran.stderr.decode().splitlines())
+
+
+def test_what_the_project_prints_stays_on_standard_output_with_text(project):
+    project.write("handlers.py", PRINTING)
+    assert "imported" in project.opencqrs("conditions").out.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from opencqrs_py.cli.events.display import ProgressReport, rate, summed_up
 from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between, source_of
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line, stderr, stdout
+from opencqrs_py.cli.streams import results
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.selection import Selection
@@ -149,8 +149,8 @@ def _format(file: str, kind: str | None) -> FileFormat:
 def _opened(file: str) -> Iterator[BinaryIO]:
     try:
         if file == _STANDARD_OUTPUT:
-            yield sys.stdout.buffer
-            sys.stdout.buffer.flush()
+            yield results().buffer
+            results().buffer.flush()
         else:
             with written_whole(Path(file).resolve()) as target:  # a link stays one: its target is replaced
                 yield target

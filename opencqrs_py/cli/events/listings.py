@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from opencqrs_py.cli.events.selection import (
 )
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
+from opencqrs_py.cli.streams import results
 from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError, OtherLogError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.masking import scrubbed
@@ -243,8 +243,8 @@ def _reason_of(error: Exception) -> str:
 
 def _show_json(events: Iterable[Event]) -> None:
     for event in events:
-        sys.stdout.write(orjson.dumps(positioned(event), option=orjson.OPT_APPEND_NEWLINE).decode())
-    sys.stdout.flush()
+        results().write(orjson.dumps(positioned(event), option=orjson.OPT_APPEND_NEWLINE).decode())
+    results().flush()
 
 
 def _show_text(events: Iterable[Event]) -> None:
