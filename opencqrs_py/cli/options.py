@@ -66,7 +66,7 @@ class ProjectOptions:
             logs: Whether messages are a log, in the format that settings say.
         """
         from opencqrs_py.assembly.application import Application  # noqa: PLC0415 only for commands that need it
-        from opencqrs_py.cli.records import write_json_lines  # noqa: PLC0415 as below
+        from opencqrs_py.cli.records import kept_on_terminal, write_json_lines  # noqa: PLC0415 as below
         from opencqrs_py.config import LogFormat  # noqa: PLC0415 as below
 
         try:
@@ -77,7 +77,9 @@ class ProjectOptions:
         application = Application.from_project(
             folder, profiles=self.profiles, overrides=self.overrides, log_warnings=False
         )
-        click.get_current_context().call_on_close(application.stop)
+        context = click.get_current_context()
+        context.with_resource(kept_on_terminal())
+        context.call_on_close(application.stop)
         if logs and application.configuration.settings.logging.format is LogFormat.JSON:
             write_json_lines()
         signals.settle(application.configuration.settings.run.sigterm_exit_code)

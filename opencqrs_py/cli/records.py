@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from datetime import UTC, datetime
 
 from opencqrs_py.cli.json_lines import JsonFormatter, json_line
@@ -36,7 +37,7 @@ class TerminalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the first line of a message in the colour of its level, and what follows without one."""
-        if _is_printed_by_root():
+        if _is_printed_by_project(record):
             return
         try:
             if record.levelno >= self.lowest:
@@ -73,6 +74,17 @@ def records_on_terminal() -> Iterator[TerminalHandler]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+@contextmanager
+def kept_on_terminal() -> Iterator[None]:
+    """Print in this block also what is logged after the project has configured our logger, which removes handlers."""
+    from opencqrs_py.processing.loggers import keeping  # noqa: PLC0415 not for commands without a project
+
+    with ExitStack() as kept:
+        for handler in _handlers():
+            kept.enter_context(keeping(handler, logging.INFO))
+        yield
 
 
 def print_only_warnings() -> None:
@@ -113,7 +125,29 @@ def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds").replace("+00:00", "Z") + " "
 
 
-def _is_printed_by_root() -> bool:
-    """Return whether the project has set up logging that prints to the same place, which would show records twice."""
-    streams = (getattr(handler, "stream", None) for handler in logging.getLogger().handlers)
-    return any(stream in (sys.stderr, sys.stdout) for stream in streams if stream is not None)
+def _is_printed_by_project(record: logging.LogRecord) -> bool:
+    """Return whether the project has set up logging that prints this record to the same place, so not twice."""
+    return any(_prints(handler, record) for handler in _handlers_for(logging.root.getChild(record.name)))
+
+
+def _handlers_for(logger: logging.Logger | None) -> Iterator[logging.Handler]:
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent if logger.propagate else None
+
+
+def _prints(handler: logging.Handler, record: logging.LogRecord) -> bool:
+    stream = getattr(handler, "stream", None)
+    is_terminal = stream is not None and stream in (sys.stderr, sys.stdout)
+    return is_terminal and record.levelno >= handler.level and _accepts(handler, record)
+
+
+def _accepts(handler: logging.Handler, record: logging.LogRecord) -> bool:
+    """Return whether the handler's filters let this record pass; what they change of it is left to the handler.
+
+    They are asked twice: one that lets equal messages pass only once has no third time for its handler.
+    """
+    try:
+        return all(handler.filter(copy(record)) for _ in range(2)) if handler.filters else True
+    except Exception:  # the handler does not print it either
+        return False

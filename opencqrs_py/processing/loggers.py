@@ -1,9 +1,23 @@
-"""The loggers of this package, which the ``logging.config`` of a project may have disabled."""
+"""The loggers of this package, which the ``logging.config`` of a project may have disabled or emptied."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+
+_kept: dict[logging.Handler, int] = {}  # handlers that stay on our top logger, and its level if a project sets none
+
+
+@contextmanager
+def keeping(handler: logging.Handler, level: int) -> Iterator[None]:
+    """Put this handler of our top logger back in this block, whenever a project has configured that logger."""
+    _kept[handler] = level
+    try:
+        yield
+    finally:
+        del _kept[handler]
 
 
 def enable_loggers() -> None:
@@ -15,6 +29,16 @@ def enable_loggers() -> None:
     for logger in _ours(len(logging.root.manager.loggerDict)):
         if logger.disabled:
             logger.disabled = False
+    for handler, level in [*_kept.items()]:
+        _put_back(handler, level, logging.getLogger("opencqrs"))
+
+
+def _put_back(handler: logging.Handler, level: int, logger: logging.Logger) -> None:
+    if handler in logger.handlers:
+        return
+    logger.addHandler(handler)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(level)
 
 
 @lru_cache(maxsize=1)

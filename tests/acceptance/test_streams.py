@@ -166,3 +166,25 @@ def test_what_workers_of_spark_print_does_not_get_into_json(project):
 def test_what_the_project_prints_stays_on_standard_output_with_text(project):
     project.write("handlers.py", PRINTING)
     assert "imported" in project.opencqrs("conditions").out.splitlines()
+
+
+LOGGING_TO_A_FILE = """
+import logging.config
+
+to_file = {"class": "logging.FileHandler", "filename": "opencqrs.log"}
+logging.config.dictConfig({
+    "version": 1,
+    "handlers": {"file": to_file, "console": {"class": "logging.StreamHandler"}},
+    "loggers": {"opencqrs": {"handlers": ["file"], "propagate": False}},
+    "root": {"handlers": ["console"]},
+})
+"""
+
+
+def test_a_failure_is_printed_although_the_project_logs_ours_to_a_file(project):
+    project.write("handlers.py", LOGGING_TO_A_FILE + FAILING)
+    project.write_events(1)
+    project.opencqrs("events", "import", "events.ndjson")
+    ran = project.opencqrs("run", "--until-caught-up", *THREAD)
+    assert ran.err.count("failed on attempt 1 (ValueError: at the first attempt)") == 1
+    assert "failed on attempt 1" in (project.folder / "opencqrs.log").read_text()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import logging
+import logging.config
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from opencqrs_py.cli import records
-from opencqrs_py.cli.records import print_only_warnings, records_on_terminal
+from opencqrs_py.cli.records import kept_on_terminal, print_only_warnings, records_on_terminal
 from opencqrs_py.engines.driver import log_notice
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import failure_of
+from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.notices import Notice
 from opencqrs_py.processing.recovery import Action
 
@@ -118,6 +122,100 @@ def test_records_that_the_project_already_logs_to_the_terminal_are_not_printed_t
         finally:
             logging.getLogger().removeHandler(handler)
     assert bool(screen.getvalue()) == (stream == "file")
+
+
+def raising(_: logging.LogRecord) -> bool:
+    raise ValueError
+
+
+def replacing(record: logging.LogRecord) -> logging.LogRecord:
+    record.msg = "changed"
+    return record
+
+
+class Once:
+    """A filter that lets a record pass once, as those that drop repeated messages."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __call__(self, _: logging.LogRecord) -> bool:
+        self.seen, had = True, self.seen
+        return not had
+
+
+OPENCQRS = {"opencqrs": {"handlers": ["file"], "propagate": False}}
+PROCESSING = {"opencqrs.processing": {"handlers": ["console"], "propagate": False}}
+
+
+@pytest.mark.parametrize(
+    ("console", "loggers", "by_project"),
+    [
+        ({}, {}, True),
+        ({}, {"opencqrs": {"handlers": ["file"]}}, True),
+        ({}, OPENCQRS, False),
+        ({}, {"opencqrs": {"handlers": ["file", "console"], "propagate": False}}, True),
+        ({}, OPENCQRS | PROCESSING, True),
+        ({"level": "WARNING"}, {}, True),
+        ({"level": "ERROR"}, {}, False),
+        ({"filters": [lambda _: True]}, {}, True),
+        ({"filters": [lambda _: False]}, {}, False),
+        ({"filters": [logging.Filter("opencqrs")]}, {}, True),
+        ({"filters": [logging.Filter("mine")]}, {}, False),
+        ({"filters": [replacing]}, {}, True),
+        ({"filters": [replacing, lambda _: False]}, {}, False),
+        ({"filters": [Once()]}, {}, False),
+    ],
+)
+def test_a_record_is_printed_by_the_project_or_else_by_the_command(console, loggers, by_project, screen, plain_logging):
+    printed = plain_logging(console, loggers)
+    with records_on_terminal():
+        log_notice(notice(Action.RETRY))
+    assert (bool(screen.getvalue()), bool(printed.getvalue())) == (not by_project, by_project)
+    assert "changed" not in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("level", "shown_level"), [({}, logging.INFO), ({"level": "WARNING"}, logging.WARNING)], ids=["unset", "set"]
+)
+def test_the_command_still_prints_after_a_project_has_configured_our_logger(level, shown_level, screen, plain_logging):
+    with records_on_terminal(), kept_on_terminal():
+        plain_logging({}, {"opencqrs": OPENCQRS["opencqrs"] | level})
+        enable_loggers()
+        log_notice(notice(None, None))
+        log_notice(notice(Action.RETRY))
+        assert logging.getLogger("opencqrs").level == shown_level
+    assert [word in screen.getvalue() for word in ("recovered", "failed")] == [shown_level == logging.INFO, True]
+    assert not any(isinstance(each, records.TerminalHandler) for each in logging.getLogger("opencqrs").handlers)
+
+
+def test_a_record_at_which_a_filter_of_the_project_raises_is_printed(screen, plain_logging):
+    plain_logging({"filters": [raising]}, {})
+    with records_on_terminal(), pytest.raises(ValueError, match=r"^$"):
+        log_notice(notice(Action.RETRY))
+    assert "event 7 failed" in screen.getvalue()
+
+
+@pytest.fixture
+def plain_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., io.StringIO]]:
+    """Configure logging as a project does, with a console at the root; what it prints is in the stream returned."""
+    changed = [logging.getLogger(name) for name in ("", *OPENCQRS, *PROCESSING)]
+    before = [(logger, [*logger.handlers], logger.propagate, logger.level) for logger in changed]
+
+    def configure(console: dict[str, Any], loggers: dict[str, Any]) -> io.StringIO:
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        handlers = {
+            "console": {"class": "logging.StreamHandler", **console},
+            "file": {"class": "logging.NullHandler"},
+        }
+        parts = {"handlers": handlers, "loggers": loggers, "root": {"handlers": ["console"]}}
+        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **parts})
+        return sys.stderr
+
+    yield configure
+    for logger, its, propagate, level in before:
+        logger.handlers[:], logger.propagate = its, propagate
+        logger.setLevel(level)
 
 
 LINK = EventStoreError("OCQ-234", "a.ndjson is a link that leads nowhere", "/events/a.ndjson", "remove the link")
