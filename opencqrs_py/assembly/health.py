@@ -262,14 +262,14 @@ def _failed(standing: Standing, status: PartitionStatus, verb: str) -> tuple[str
 
 def _unowned(standing: Standing) -> tuple[str, str]:
     status = standing.status
-    error = _error(status) if status is not None and status.error else ""
+    last = _last_failure(status) if status is not None and status.error else ""
     if standing.able:
         fix = "look at opencqrs nodes; node.max-partitions or life-cycle.max-partitions-per-node may be too low"
-        return f"no node has taken it yet, though {listed(standing.able)} could{error}", fix
+        return f"no node has taken it yet, though {listed(standing.able)} could{last}", fix
     why = "no process runs it"
     if status is not None and status.state is ProcessorState.UNOWNED:
         why = "the process that ran it has ended without releasing it"
-    return f"{why}{error}", _run_or_stop(standing)
+    return f"{why}{last}", _run_or_stop(standing)
 
 
 def _run_or_stop(standing: Standing) -> str:
@@ -305,6 +305,11 @@ def _error(status: PartitionStatus) -> str:
     event = in_one_line(f"event {failure.event_id} ({failure.event_type}) at position {failure.position}")
     attempt = f" on attempt {failure.attempts}" if failure.attempts else ""
     return f" at {event}{attempt}: {failure.last_error}"
+
+
+def _last_failure(status: PartitionStatus) -> str:
+    what = "its last error was" if status.failed_event is None else "its last attempt failed"
+    return f"; {what}{_error(status)}"
 
 
 def _held_up(status: PartitionStatus | None, waited: float) -> str:

@@ -108,6 +108,25 @@ def test_a_healthy_partition_has_no_finding(well):
             "intended, opencqrs groups stop loans",
         ),
         (
+            standing(ProcessorState.STOPPED, 7, owner="", failure=FAILURE, error="ValueError: no"),
+            Problem.UNOWNED,
+            "[loans] no process runs it; its last attempt failed at event e8 (lent) at position 8 on attempt 3: "
+            "ValueError: no: start opencqrs run; or, if this is intended, opencqrs groups stop loans",
+        ),
+        (
+            standing(ProcessorState.UNOWNED, 7, owner="", error="[OCQ-304] no database"),
+            Problem.UNOWNED,
+            "[loans] the process that ran it has ended without releasing it; its last error was: [OCQ-304] no "
+            "database: start opencqrs run; or, if this is intended, opencqrs groups stop loans",
+        ),
+        (
+            standing(ProcessorState.STANDBY, 7, owner="", able=["web1:7"], failure=FAILURE, error="ValueError: no"),
+            Problem.UNOWNED,
+            "[loans] no node has taken it yet, though web1:7 could; its last attempt failed at event e8 (lent) at "
+            "position 8 on attempt 3: ValueError: no: look at opencqrs nodes; node.max-partitions or "
+            "life-cycle.max-partitions-per-node may be too low",
+        ),
+        (
             standing(ProcessorState.STANDBY, owner="", able=["web1:7", "web2:9"]),
             Problem.UNOWNED,
             "[loans] no node has taken it yet, though web1:7, web2:9 could: look at opencqrs nodes; "
