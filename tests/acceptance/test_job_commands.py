@@ -473,3 +473,12 @@ def test_an_interrupt_while_a_job_runs_ends_at_once_and_loses_nothing(jobs, argu
     assert "Traceback" not in err
     (run,) = runs(jobs, "count")
     assert run["status"] == ("retrying" if arguments == ("run",) else "cancelled")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_run_on_spark_says_once_that_it_starts_spark_in_text(jobs, java, form):
+    jobs.environment.update(java)
+    on_spark = ("--set", "jobs.remind.processing.engine=spark", "--set", "spark.master=local[2]")
+    ran = jobs.opencqrs("jobs", "run", "remind", "--here", "--format", form, *on_spark)
+    assert (ran.code, ran.err.count("starting Spark (local[2])")) == (0, int(form == "text"))

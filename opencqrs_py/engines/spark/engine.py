@@ -240,12 +240,10 @@ class SparkEngine(Engine, RunsTasks, EndsClaims, BeginsStop, EndsAsAWhole):
     def _require_session(self) -> None:
         if self._context is not None or self._opening:
             return
-        if master := self._sessions.will_start:
-            logger.info("starting Spark (%s)", master)
-            if self._meanwhile.tasks:
-                self._opening = True
-                self._sessions.begin(self._opened)
-                return
+        if self._meanwhile.tasks and self._sessions.will_start:
+            self._opening = True
+            self._sessions.begin(self._opened)
+            return
         self._use(self._sessions.open())
         if self._meanwhile.tasks:
             self._meanwhile.handed_over()

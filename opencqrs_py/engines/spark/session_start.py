@@ -148,6 +148,7 @@ def start_session(settings: SessionSettings) -> SparkSession:
     """
     settings.require_master()
     java = find_java(os.environ)
+    logger.info("starting Spark (%s)", settings.used_master)
     os.environ["JAVA_HOME"] = str(java.home)
     _choose_python(settings.used_master)
     if settings.is_on_this_machine:

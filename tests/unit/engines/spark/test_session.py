@@ -472,6 +472,17 @@ def test_a_jvm_that_exits_just_after_it_made_the_session_is_a_failed_start_and_t
     assert stopped == [True]
 
 
+@pytest.mark.parametrize("conf", [{}, {"spark.master": "local[3]"}])
+def test_the_start_of_a_session_is_logged_once(monkeypatch, caplog, conf):
+    def end(**_options):
+        raise InterruptedError
+
+    monkeypatch.setattr("opencqrs_py.engines.spark.session_start.launching", end)
+    with caplog.at_level(logging.INFO, "opencqrs"), pytest.raises(InterruptedError):
+        start_session(SessionSettings(master="local[2]", conf=conf))
+    assert caplog.messages == [f"starting Spark ({conf.get('spark.master', 'local[2]')})"]
+
+
 @pytest.mark.parametrize("verbose", [False, True])
 def test_py4j_logs_no_traceback_of_a_jvm_that_exits_during_its_start(monkeypatch, verbose):
     def end(**_options):
