@@ -59,9 +59,25 @@ class _Commands(click.Group):
         return command
 
     @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command '{name}'.{_suggested(name)}")
+        return super().resolve_command(ctx, args)
+
+    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+def _suggested(name: str) -> str:
+    """Return the command with a similar name, as click does only for commands that are loaded."""
+    from difflib import get_close_matches  # noqa: PLC0415 only for a mistake
+
+    return "".join(f" Did you mean '{near}'?" for near in get_close_matches(name, _COMMANDS, n=1))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -256,7 +256,9 @@ class Audit:
     "a handler that yields": changed("...", "yield", "[OCQ-204]", "must not yield", "handlers.py:4", "return nothing"),
     "no handlers": handlers("", "[OCQ-508] no handlers were found", "where:", "@event_handling"),
     # ------------------------------------------------------------------------------------------------- command line
-    "an unknown command": Mistake("rnu", ("No such command 'rnu'",)),
+    "an unknown command": Mistake("rnu", ("No such command 'rnu'. Did you mean 'run'?",)),
+    "a command without its first letter": Mistake("odes", ("No such command 'odes'. Did you mean 'nodes'?",)),
+    "a command like none": Mistake("xyz", ("No such command 'xyz'.\n",)),
     "an unknown option": Mistake("run --untl-caught-up", ("'--untl-caught-up'. Did you mean '--until-caught-up'?",)),
     "a missing argument": Mistake("events import", ("Missing argument 'FILE…'",)),
     "an unknown format": Mistake("status --format xml", ("'--format': 'xml' is not one of 'text', 'json'",)),
