@@ -229,7 +229,8 @@ def _read(read: Callable[[], str]) -> str | _Unreadable:
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _OF_CONTAINERS = "src/dependency_injector/"  # its compiled code names its source files
 _LEFT_OUT = (_PACKAGE, contextlib.__file__, _OF_CONTAINERS)  # the second one closes context managers of this package
-_DATABASE = ("sqlalchemy", "psycopg", "pymysql")  # libraries whose frames say nothing about a failing statement
+# Libraries whose frames say nothing about a failing statement or data frame.
+_LIBRARIES = ("sqlalchemy", "psycopg", "pymysql", "pyspark", "py4j")
 
 _INNER = "opencqrs_py.processing."  # exceptions between our own functions, never seen outside
 MOST_CHARACTERS = 20_000
@@ -248,7 +249,7 @@ class _Link(NamedTuple):
 
 
 def own_frames(error: BaseException) -> str:
-    """Format an exception with its causes, leaving out the frames of this package and of the libraries of databases.
+    """Format an exception with its causes, without frames of this package, of Spark and of libraries of databases.
 
     Empty when no frame is left: the error arose in this package or below it. Empty, too, for an event store's
     error that passed through frames of this package only, whatever a library below raised. Never raises, except for an
@@ -335,13 +336,13 @@ def _alone(error: BaseException, *, members: bool) -> tuple[str, int]:
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     stack = traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES)
-    return [frame for frame in stack if not frame.filename.startswith((*_LEFT_OUT, *_database_folders()))]
+    return [frame for frame in stack if not frame.filename.startswith((*_LEFT_OUT, *_library_folders()))]
 
 
 @cache
-def _database_folders() -> tuple[str, ...]:
-    """Return the locations of database libraries, without importing them."""
-    specs = [find_spec(name) for name in _DATABASE]
+def _library_folders() -> tuple[str, ...]:
+    """Return the locations of these libraries, without importing them."""
+    specs = [find_spec(name) for name in _LIBRARIES]
     return tuple(str(Path(spec.origin).parent) + os.sep for spec in specs if spec is not None and spec.origin)
 
 

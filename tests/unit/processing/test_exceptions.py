@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from dependency_injector import providers
+from py4j.protocol import get_return_value
 from pydantic import TypeAdapter
+from pyspark.sql.types import StructType
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
@@ -477,6 +479,27 @@ def test_a_failing_statement_is_shown_with_lines_of_user_code_and_its_text_once(
     assert __file__ in frames[0]
     assert shown.count("no such table: nowhere") == 1
     assert "INSERT INTO nowhere VALUES (1)" in shown
+
+
+def wrong_data_frame() -> None:
+    StructType().add("isbn")  # without a type
+
+
+def unknown_answer_of_the_jvm() -> None:
+    get_return_value("!xs", None, "o1", "count")
+
+
+@pytest.mark.parametrize(
+    ("call", "library"), [(wrong_data_frame, "pyspark"), (unknown_answer_of_the_jvm, "py4j")], ids=["PySpark", "Py4J"]
+)
+def test_a_failure_in_spark_is_shown_with_lines_of_user_code_only(call: Callable[[], None], library: str) -> None:
+    with pytest.raises((ValueError, KeyError)) as caught:
+        call()
+    assert f"/{library}/" in str(caught.traceback[-1].path)
+    shown = own_frames(caught.value)
+    frames = [line for line in shown.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 2
+    assert all(__file__ in frame for frame in frames)
 
 
 def test_a_cause_set_by_user_code_is_shown_for_a_failing_statement_too() -> None:
