@@ -20,8 +20,8 @@ from opencqrs_py.assembly.blueprint import (
 )
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
 from opencqrs_py.assembly.databases import NewDatabases, database_rule, missing_database, missing_files, take_new_tables
-from opencqrs_py.assembly.decisions import decisions, discovery_decisions
-from opencqrs_py.assembly.discovery.project import Scan, read_project, sources_line
+from opencqrs_py.assembly.decisions import below, decisions, discovery_decisions
+from opencqrs_py.assembly.discovery.project import Scan, SkippedPath, read_project, sources_line
 from opencqrs_py.assembly.group_names import groups_named, names_given
 from opencqrs_py.assembly.jobs.events import event_triggers, events_of, group_of
 from opencqrs_py.assembly.lifecycle import DONE_PATIENCE, STOP_PATIENCE, Lifecycle
@@ -31,7 +31,7 @@ from opencqrs_py.assembly.status import GroupStatus, RunResult
 from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, ConfigurationWarning, EffectiveGroup, load
 from opencqrs_py.errors import AssemblyError, ExplainedError
-from opencqrs_py.model.naming import canonical, letters_and_digits
+from opencqrs_py.model.naming import canonical, letters_and_digits, listed
 from opencqrs_py.model.progress import PartitionStatus, Skip
 from opencqrs_py.model.properties import locked_cached_property
 from opencqrs_py.processing.loggers import enable_loggers
@@ -699,12 +699,23 @@ class Application:
         container = self._container_without_modules
         return Overview(groups, group_containers(container, groups), container)
 
+    def without_handlers(self, what: str, fix: str) -> AssemblyError:
+        """Return the error OCQ-508 of a project without handlers; it names files with handlers that discovery skips."""
+        passed = self._scan.passed_over if self._scan is not None else ()
+        if passed:
+            what += f", but files with handlers or jobs were passed over: {listed(map(self._reason, passed))}"
+            fix = f"move the handlers to a file that discovery imports; or {fix}"
+        return AssemblyError("OCQ-508", what, str(self.project), fix)
+
+    def _reason(self, passed: SkippedPath) -> str:
+        return f"{below(passed.path, self.project)} ({passed.why})"
+
     def _chosen(self, names: Sequence[str], *, may_be_none: bool = False) -> list[EffectiveGroup]:
         if not self.groups and not may_be_none:
             fix = 'decorate a function with @event_handling("…") in a module of the project'
             if self.blueprint.discover().jobs:
                 fix = f"add --jobs to run the existing jobs; or {fix}"
-            raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
+            raise self.without_handlers("no handlers were found", fix)
         chosen = groups_named(names, self.groups) if names else [s for s in self.groups if _starts(s.life_cycle)]
         if not chosen and not may_be_none:
             fix = "name groups to start, or set life-cycle.auto-start: true"

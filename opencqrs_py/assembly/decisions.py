@@ -110,7 +110,7 @@ def discovery_decisions(
     else:
         imported = list(_modules(modules, scan, project, found))
     passed = scan.skipped if scan else ()
-    left_out = [Decision("", f"discovery {_below(each.path, project)}", "passed over", each.why) for each in passed]
+    left_out = [Decision("", f"discovery {below(each.path, project)}", "passed over", each.why) for each in passed]
     if isinstance(found, ExplainedError):
         return [*imported, *left_out]
     warned = [
@@ -121,7 +121,7 @@ def discovery_decisions(
 
 def _modules(modules: UserModules, scan: Scan | None, project: Path, found: Discovered) -> Iterator[Decision]:
     handlers = Counter(handler.reference.partition(":")[0] for handler in found.declared)
-    paths = {module.name: _below(module.path, project) for module in scan.modules} if scan else {}
+    paths = {module.name: below(module.path, project) for module in scan.modules} if scan else {}
     jobs = Counter(job.reference.partition(":")[0] for job in found.jobs)
     for name in modules.names:
         there = [counted(handlers[name], "handler")] if handlers[name] or not jobs[name] else []
@@ -136,5 +136,6 @@ def _handlers(found: Discovered, project: Path) -> Iterator[Decision]:
         yield Decision(group, "handlers", str(len(places)), "in the order in which they run", places)
 
 
-def _below(path: Path, project: Path) -> str:
+def below(path: Path, project: Path) -> str:
+    """Return the path of a file from the project folder on, if it is there."""
     return str(path.relative_to(project)) if path.is_relative_to(project) else str(path)

@@ -9,7 +9,6 @@ import click
 
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import cell, clean, print_json, print_line, stdout
-from opencqrs_py.errors import AssemblyError
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
@@ -49,9 +48,7 @@ def health_of(application: Application, names: Sequence[str] = ()) -> Health:
     health = application.health(names)
     if not (health.groups or health.jobs or health.unavailable):
         fix = 'name the folder of the project with --project, or decorate a function with @event_handling("…") there'
-        raise AssemblyError(
-            "OCQ-508", "there is nothing to check: no handlers were found", str(application.project), fix
-        )
+        raise application.without_handlers("there is nothing to check: no handlers were found", fix)
     return health
 
 

@@ -255,6 +255,26 @@ class Audit:
     "an unknown parameter": changed("event: dict", "event: dict, n: int", "[OCQ-201]", "'n: int'", "py:4", "annotate"),
     "a handler that yields": changed("...", "yield", "[OCQ-204]", "must not yield", "handlers.py:4", "return nothing"),
     "no handlers": handlers("", "[OCQ-508] no handlers were found", "where:", "@event_handling"),
+    "handlers in a file of tests": Mistake(
+        RUN,
+        (
+            "[OCQ-508] no handlers were found, but files with handlers or jobs were passed over: ",
+            "excluded.py (discovery.exclude names it), test_handlers.py (it is hidden, a test or setup.py)\n",
+            "move the handlers to a file that discovery imports",
+        ),
+        {
+            "handlers.py": "",
+            "test_handlers.py": GOOD,
+            "excluded.py": GOOD,
+            "test_others.py": "import pytest\n",
+            "application.yaml": f"{SETTINGS}opencqrs.discovery.exclude: excluded.py\n",
+        },
+    ),
+    "nothing to check but in a file of tests": Mistake(
+        "health",
+        ("nothing to check: no handlers were found, but files", "test_handlers.py (it is hidden", "--project"),
+        {"handlers.py": "", "test_handlers.py": GOOD},
+    ),
     # ------------------------------------------------------------------------------------------------- command line
     "an unknown command": Mistake("rnu", ("No such command 'rnu'. Did you mean 'run'?",)),
     "a command without its first letter": Mistake("odes", ("No such command 'odes'. Did you mean 'nodes'?",)),

@@ -88,6 +88,12 @@ class Scan:
         """Folders that must be on ``sys.path``."""
         return tuple(dict.fromkeys(str(module.root) for module in (*self.modules, *self.files)))
 
+    @property
+    def passed_over(self) -> tuple[SkippedPath, ...]:
+        """The files that were skipped although they have handlers, jobs or the like."""
+        files = (each for each in self.skipped if each.path.suffix == ".py" and each.path.is_file())
+        return tuple(each for each in files if read_source(each.path, "").has_code_to_run)
+
     def check(self, project: Path) -> None:
         """Refuse what an import would silently get wrong.
 
