@@ -710,6 +710,22 @@ def test_shared_tables_are_read_live_and_cannot_be_written(
     assert world.send("SELECT * FROM price") == [(4,)]
 
 
+@pytest.mark.parametrize("asked", ["count(*)", "1", "id"])
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # where the shared table hides the other one
+def test_a_shared_table_that_on_start_creates_too_is_read_live_whatever_is_asked_of_it(
+    empty: World, make_module: Callable[[str], ModuleType], asked: str
+) -> None:
+    tables = "CREATE TABLE IF NOT EXISTS lent (position INTEGER);CREATE TABLE IF NOT EXISTS reader (id INTEGER)"
+    reading = f"INSERT INTO lent SELECT :position WHERE (SELECT {asked} FROM reader) = 1"
+    world = of(empty, make_module, tables, reading)
+    world.send("INSERT INTO reader VALUES (1)")
+    with world.application(**{"event-handling.groups.catalog.rebuild.shared-tables": "reader"}) as application:
+        result = application.rebuilds.rebuild("catalog")
+    assert sorted((one.name, one.fate) for one in result.tables) == [("lent", Fate.SWAPPED), ("reader", Fate.SHARED)]
+    assert world.send("SELECT count(*) FROM lent") == [(20,)]
+    assert world.send("SELECT id FROM reader") == [(1,)]
+
+
 def test_a_table_is_either_rebuilt_or_shared(world: World) -> None:
     twice = {f"event-handling.groups.catalog.rebuild.{each}": "lent" for each in ("tables", "shared-tables")}
     with (

@@ -329,11 +329,13 @@ class SqliteGuard(ShadowGuard):
                     connection.execute(f"CREATE TEMP VIEW {name} AS SELECT * FROM {LIVE}.{name}")  # noqa: S608
             connection.set_authorizer(self._authorised)
 
-    def _authorised(self, action: int, name: str | None, _more: str | None, where: str | None, by: str | None) -> int:
+    def _authorised(self, action: int, name: str | None, more: str | None, where: str | None, by: str | None) -> int:
         if action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH):
             self._refused.add(f"file {name}")
             return sqlite3.SQLITE_DENY
-        if action == sqlite3.SQLITE_READ and where == LIVE and by is None:
+        # Where no column is read, as by count(*), SQLite leaves out the view.
+        counted = not more and name in self._shadow.shared
+        if action == sqlite3.SQLITE_READ and where == LIVE and by is None and not counted:
             return sqlite3.SQLITE_DENY  # a name that the shadow does not have: SQLite looks for it there, too
         if action in _WRITES and name is not None:
             if where == LIVE:

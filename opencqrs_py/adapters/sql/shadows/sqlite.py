@@ -124,7 +124,8 @@ class SqliteShadows(Shadows):
     def _look(self, connection: Connection, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
         place = f"{_OTHER}."
         live = {name.lower() for _, name, _ in _objects(connection, "", ("table", "view"))}
-        known = _objects(connection, place, ("table", "view"))
+        there = _objects(connection, place, ("table", "view"))
+        known = [each for each in there if not _is_among(each[1], shared)]  # a shared one hides what @on_start has made
 
         def is_filled(table: str) -> bool:
             return connection.exec_driver_sql(f"SELECT 1 FROM {place}{_quoted(table)} LIMIT 1").first() is not None  # noqa: S608 quoted
