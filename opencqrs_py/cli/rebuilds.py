@@ -182,9 +182,7 @@ def _result_lines(result: RebuildResult, what: str, *, stopped: bool = False) ->
     left = [one.name for one in result.tables if one.fate is Fate.LEFT and one.is_table]
     lines = [f"{result.group} {what}, up to position {result.position:,}: {', '.join(swapped)}"]
     if left:
-        lines.append(f"{result.group}: no handler has written to {', '.join(left)}, which is left as it was")
-        if what == "was rebuilt":
-            lines.append(f"{result.group}: if handlers read that, it was empty; name it in rebuild.shared-tables then")
+        lines += [f"{result.group}: {line}" for line in _left_lines(left, rebuilt=what == "was rebuilt")]
     if what == "was rebuilt":
         lines.append(f"{result.group}: the old tables are kept until --drop-old or --undo")
     if len(result.before) != len(result.after):
@@ -193,6 +191,17 @@ def _result_lines(result: RebuildResult, what: str, *, stopped: bool = False) ->
     elif result.before != result.after:
         lines.append(f"{result.group} has its former partitions again: {listed(map(str, sorted(result.after)))}")
     return lines + continuation(result.group, stopped=stopped, running=result.running)
+
+
+def _left_lines(tables: Sequence[str], *, rebuilt: bool) -> list[str]:
+    """Return what is said of tables that a swap leaves as they were."""
+    if len(tables) == 1:
+        lines = [f"no handler has written to {tables[0]}, which is left as it was"]
+        empty = "if handlers read it, they found it empty: name it in rebuild.shared-tables"
+    else:
+        lines = [f"no handler has written to {', '.join(tables)}, which are left as they were"]
+        empty = "if handlers read one of them, they found it empty: name it in rebuild.shared-tables"
+    return [*lines, empty] if rebuilt else lines
 
 
 def _comparison_as_json(name: str, found: Comparison) -> dict[str, Any]:

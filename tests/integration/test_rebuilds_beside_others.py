@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import current_thread
 from types import ModuleType
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, event
@@ -130,6 +131,46 @@ def test_a_table_of_another_group_is_not_swapped_for_rows_added_by_a_shared_on_s
         found = {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
     assert found == {"reader": Fate.LEFT, "loan": Fate.SWAPPED}
     assert empty.send("SELECT count(*) FROM reader") == [(11,)]
+
+
+NEEDS_A_READER = """
+@event_handling("cards", types=["lent"])
+def make_card(event: Event, connection: Connection) -> None:
+    if connection.execute(text("SELECT 1 FROM reader WHERE id = :id"), {"id": event.position}).first():
+        connection.execute(text("INSERT INTO card VALUES (:id)"), {"id": event.position})
+
+@on_start("cards")
+def cards(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS card (id INTEGER PRIMARY KEY)"))
+"""
+SHARED, NAMED = (f"event-handling.groups.cards.rebuild.{which}" for which in ("shared-tables", "tables"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("settings", "built"),
+    [({SHARED: ["reader"]}, 11), ({NAMED: ["card"]}, 0)],
+    ids=["read tables are shared", "the table is named"],
+)
+def test_a_rebuild_whose_handlers_write_nothing_is_refused_and_changes_nothing(
+    empty: World, make_module: Callable[[str], ModuleType], settings: dict[str, Any], built: int
+) -> None:
+    shared = TWO_GROUPS.replace('@on_start("readers")', '@on_start("readers")\n@on_start("cards")', 1)
+    empty.module = make_module(shared.replace("loan l", "loan") + NEEDS_A_READER)
+    empty.add(10)
+    empty.run()
+    empty.send("INSERT INTO card VALUES (99)")
+    refused = r"(?s)OCQ-630.*group 'cards' wrote to no table.*rebuild\.shared-tables"
+    for _ in range(2):  # the second continues
+        with empty.application() as application, pytest.raises(RebuildError, match=refused):
+            application.rebuilds.rebuild("cards")
+    empty.add(1, 10)
+    empty.run()
+    assert empty.send("SELECT count(*) FROM card WHERE id = 99") == [(1,)]
+    assert empty.send("SELECT position FROM opencqrs_progress WHERE group_name = 'cards'") == [(11,)]
+    with empty.application(**settings) as application:
+        application.rebuilds.rebuild("cards")
+    assert empty.send("SELECT count(*) FROM card") == [(built,)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

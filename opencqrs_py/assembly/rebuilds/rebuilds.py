@@ -226,8 +226,9 @@ class Rebuilds:
 
         Raises:
             AssemblyError: OCQ-509 for a name that is not a group.
-            RebuildError: OCQ-630, if it cannot be rebuilt beside the live one; OCQ-635, if a handler fails there
-                permanently; OCQ-636, if events were skipped, or wait in the inbox, that the live group has handled.
+            RebuildError: OCQ-630, if it cannot be rebuilt beside the live one, or handlers have handled events but
+                written to no table; OCQ-635, if a handler fails there permanently; OCQ-636, if events were skipped, or
+                wait in the inbox, that the live group has handled.
             WaitTimedOutError: OCQ-536, if others held locks on the tables for too long; the shadow stays.
         """
         group, shadows = self._chosen(name)
@@ -236,7 +237,7 @@ class Rebuilds:
             reached = partial(_reached, build, filled, accept_unhandled=accept_unhandled)
             named = frozenset(group.rebuild.tables)
             code, fills = build.code, self._fills(group, shadows)
-            swap = Swap(filled.record, code.handlers, code.sequencing, reached, named, fills)
+            swap = Swap(filled.record, code.handlers, code.sequencing, reached, named, fills, filled.has_handled)
             with self._renewed(group.name) as running:
                 swapped = shadows.swap(swap, timeout)
         known = partitions_of(self._parts[group.name].tracker(), group)

@@ -89,6 +89,12 @@ class FilledShadow:
     record: RebuildRecord
     reach: Reach
 
+    @property
+    def has_handled(self) -> bool:
+        """Whether it is beyond its beginning, where a reset may have put the live group that it follows."""
+        beginning = int(self.record.conditions[_BEGINNING])
+        return any(one.position > beginning for one in self.reach.statuses())
+
 
 class ShadowBuild:
     """Builds the shadow of one group, on its engine in this process.

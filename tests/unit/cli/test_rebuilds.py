@@ -30,11 +30,20 @@ def test_the_result_names_tables_that_handlers_may_have_found_empty_and_what_con
     assert _result_lines(result, "was rebuilt", stopped=stopped) == [
         "catalog was rebuilt, up to position 98: loans",
         "catalog: no handler has written to readers, which is left as it was",
-        "catalog: if handlers read that, it was empty; name it in rebuild.shared-tables then",
+        "catalog: if handlers read it, they found it empty: name it in rebuild.shared-tables",
         "catalog: the old tables are kept until --drop-old or --undo",
         *continuation,
     ]
     assert not any("empty" in line for line in _result_lines(result, "was undone"))
+
+
+def test_several_tables_that_are_left_as_they_were_are_named_in_one_line() -> None:
+    tables = (*TABLES, ShadowTable("fines", "table", Fate.LEFT))
+    result = RebuildResult("catalog", 98, tables, 0.1, True)  # noqa: FBT003 as it is running
+    assert _result_lines(result, "was rebuilt")[1:3] == [
+        "catalog: no handler has written to readers, fines, which are left as they were",
+        "catalog: if handlers read one of them, they found it empty: name it in rebuild.shared-tables",
+    ]
 
 
 @pytest.mark.parametrize(

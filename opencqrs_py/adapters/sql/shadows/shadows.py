@@ -29,6 +29,7 @@ from opencqrs_py.adapters.sql.shadows.swaps import (
     built_record,
     changed_meanwhile,
     filled_since,
+    nothing_to_swap,
     refused_by_database,
     swapped_record,
     undone_record,
@@ -252,8 +253,9 @@ class Shadows(ABC):
         The live group's partitions are fenced off first, and the shadow handles what they have handled.
 
         Raises:
-            RebuildError: OCQ-630, if the partitions of both differ, or tables have changed so that they cannot be
-                swapped, or the database refuses it, for example because another table's index has the name.
+            RebuildError: OCQ-630, if no handler has written to a table of the shadow, the partitions of both differ, or
+                tables have changed so that they cannot be swapped, or the database refuses it, for example because
+                another table's index has the name.
             WaitTimedOutError: OCQ-536, if others have held locks on the tables for too long.
         """
         self._prepare()
@@ -304,7 +306,13 @@ class Shadows(ABC):
     def _swapping(
         connection: Connection, swap: Swap, before: RebuildRecord, moved: Sequence[ShadowTable]
     ) -> RebuildRecord:
-        """Return the record with what is swapped, and with the tables that the group fills, have rows and stay."""
+        """Return the record with what is swapped, and with the tables that the group fills, have rows and stay.
+
+        Raises:
+            RebuildError: OCQ-630, if nothing is swapped although events were handled.
+        """
+        if swap.handled and not moved:
+            raise nothing_to_swap(swap.group)
         left = sorted(swap.fills - {each.name for each in moved})
         filled = tuple(name for name in left if has_rows(connection, name))
         relations = tuple(SwappedRelation(each.kind, each.name) for each in moved)

@@ -44,6 +44,7 @@ class Swap:
         reached: Waits for the shadow to be where the live partitions are; raises ``BusyError`` if it is not.
         named: Tables that are swapped in any case.
         fills: Live tables that the group fills, as far as its code shows it.
+        handled: Whether events were handled in the shadow, so that there is something to swap.
     """
 
     rebuild: RebuildRecord
@@ -52,6 +53,7 @@ class Swap:
     reached: Callable[[Mapping[Partition, int]], None]
     named: frozenset[str] = frozenset()
     fills: frozenset[str] = frozenset()
+    handled: bool = False
 
     @property
     def group(self) -> str:
@@ -104,6 +106,20 @@ def require_old(record: RebuildRecord) -> None:
 def obstructed(group: str, obstacles: Sequence[str], fix: str) -> RebuildError:
     """Return the error for tables that cannot be swapped."""
     what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(obstacles[:10])}"
+    return RebuildError("OCQ-630", what, f"group {group}", fix)
+
+
+def nothing_to_swap(group: str) -> RebuildError:
+    """Return the error for a shadow to whose tables no handler has written, which would leave all of them as they are.
+
+    The usual cause is a table of another group: handlers find it empty in the shadow, and so have nothing to write.
+    """
+    what = f"the handlers of group '{group}' wrote to no table in its rebuild, so there is nothing to swap"
+    fix = (
+        "name tables that they only read in rebuild.shared-tables, since others that @on_start creates are empty in a "
+        "rebuild, and those to be swapped even if they stay empty in rebuild.tables; then run the same command again, "
+        f"or opencqrs groups rebuild {group} --abort. The live tables are unchanged"
+    )
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
