@@ -145,7 +145,7 @@ def line_of(notice: Notice) -> str:
         return f"{head} a call after the commit raised {failure}; nothing is repeated"
     what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not continue"
     what += f" at {failure.event}" if failure.event and not notice.attempt else ""
-    again = "when it is assigned again" if notice.releases else when(notice.wait)
+    again = "when the partition is next assigned" if notice.releases else when(notice.wait)
     return f"{head} {what} ({failure}); {_next(notice, failure).format(when=again)}"
 
 

@@ -155,7 +155,7 @@ def test_1c_release_failing_participant(tracker: Counting, failing: Any, caplog:
     assert tracker.statuses()[0].state is ProcessorState.STOPPED  # H8: released nevertheless
     assert "Board could not flush" in caplog.text
     assert "events after the stored position are repeated" in caplog.text
-    assert (failures(world.seen), "when it is assigned again" in caplog.text) == (["OCQ-646"], True)
+    assert (failures(world.seen), "when the partition is next assigned" in caplog.text) == (["OCQ-646"], True)
     world.until_idle(world.driver())
     assert board.asked("claimed") == [0, 0]
     assert board.positions == [*range(1, 11)] * 2

@@ -146,7 +146,8 @@ class CheckpointedProcessor(PartitionProcessor):
         """Return the failure of participants that confirm nothing of what they have handled, if it will be repeated."""
         handled = cursor.stored if self._last is None else self._last.positions.handled
         what = f"the participants confirmed no position after {cursor.stored} on release, of {handled} handled"
-        fix = "return up_to, or LATEST, from on_partition_released when everything is durable"
+        fix = "return the position, or LATEST, when everything is durable: from on_partition_released, or from "
+        fix += "on_checkpoint if the class has no such method"
         where = f"group {self.group}, partition {self.partition}"
         return _failure_of_checkpoint(CheckpointError("OCQ-646", what, where, fix))
 

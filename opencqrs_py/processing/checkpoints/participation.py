@@ -329,7 +329,7 @@ class ClaimedPartition:
             if error is not None:
                 at = _listed(positions)
                 what = f"{participant.name} has not confirmed the parked events at {at}: {one_line(error)}"
-                fix = f"return from {PARKED} when they are durable"
+                fix = _cause_in(PARKED) if number in answers else f"return from {PARKED} when they are durable"
                 raise CheckpointError("OCQ-646", what, self._where_of(participant), fix) from error
 
     def release(self, stored: int) -> tuple[int, CheckpointError | None]:
@@ -364,7 +364,7 @@ class ClaimedPartition:
             self._warn(agreement, "the release")
         elif up_to > stored:
             number = agreement.lagging[0]
-            callback = RELEASED if number in with_own else CHECKPOINT
+            callback = RELEASED if _is_released_by_own(self._all.participants[number]) else CHECKPOINT
             return stored, self._refused(number, answers[number], up_to, callback)
         return max(stored, agreement.position or 0), None
 
@@ -388,6 +388,8 @@ class ClaimedPartition:
         participant = self._all.participants[number]
         what = f"{participant.name} has not confirmed position {requested}: {_reason(answer)}"
         fix = f"return at least position {requested}, or LATEST, from {callback} when everything is durable"
+        if answer.error is not None:
+            fix = _cause_in(callback)
         error = CheckpointError("OCQ-646", what, self._where_of(participant), fix)
         error.__cause__ = answer.error
         return error
@@ -407,6 +409,16 @@ def _listed(positions: Sequence[int]) -> str:
 
 def _confirmed(answer: CallOutcome, handled: int) -> int | None:
     return None if answer.error is not None else clamped(answer.value, handled)
+
+
+def _is_released_by_own(participant: Participant) -> bool:
+    """Return whether its class is released by a method of its own; the inherited one calls ``on_checkpoint``."""
+    inherited = CheckpointParticipant.on_partition_released
+    return getattr(type(participant.instance), RELEASED, inherited) is not inherited
+
+
+def _cause_in(callback: str) -> str:
+    return f"fix the cause of this error in {callback}"
 
 
 def _reason(answer: CallOutcome) -> str:
