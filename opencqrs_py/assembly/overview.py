@@ -20,7 +20,7 @@ from opencqrs_py.errors import EventStoreError, ExplainedError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.partition import layout
-from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.progress import OF_OWNERS, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.exceptions import one_line
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
 Running = Mapping[GroupPartition, PartitionStatus]
 """The partitions that this process has, which know their own status."""
-
-
-_OF_OWNERS = (
-    ProcessorState.STARTING,
-    ProcessorState.RUNNING,
-    ProcessorState.BACKING_OFF,
-    ProcessorState.WAITING,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +351,7 @@ def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
 
 def _was_started(status: PartitionStatus | None) -> bool:
     """Return whether a process has started a partition and not stopped it since, or has left it failed."""
-    return status is not None and status.state in (*_OF_OWNERS, ProcessorState.FAILED)
+    return status is not None and status.state in (*OF_OWNERS, ProcessorState.FAILED)
 
 
 def _handled_beyond(status: PartitionStatus) -> int | None:
@@ -398,7 +390,7 @@ def _with_owner(status: PartitionStatus, settings: EffectiveGroup, look: Snapsho
         return replace(status, owner=record.node.name, owned_since=lease.since, lease_until=until)
     if lease.node:
         return replace(status, state=ProcessorState.UNOWNED)
-    if status.state in _OF_OWNERS and lease.key not in look.running:  # its process has ended, with a call in hand
+    if status.state in OF_OWNERS and lease.key not in look.running:  # its process has ended, with a call in hand
         status = replace(status, state=ProcessorState.STOPPED, next_attempt_at=None)
     if look.able(settings.name) and wanted is Wanted.STARTED and status.state is ProcessorState.STOPPED:
         return replace(status, state=ProcessorState.STANDBY)

@@ -32,7 +32,7 @@ from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun, begin_stops, end_claims, hasten, load_of
-from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import OF_OWNERS, PartitionStatus, ProcessorState
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.ports import EventSource, LockRegistry, knows_head, report_unfinished
 from opencqrs_py.processing.supervision import SupervisedPartition
@@ -292,11 +292,16 @@ class Processors:
         return RunResult(statuses, handled, skipped, failed_runs=failed_runs, stopped=True, expired=expired)
 
     def settled(self, result: RunResult) -> RunResult:
-        """Return the result of a run that has stopped since: what failed meanwhile has failed, as do runs of jobs."""
+        """Return the result of a run that has stopped since: what failed meanwhile has failed, as do runs of jobs.
+
+        Partitions of this process that have not failed are stopped, unless they could not be.
+        """
         partitions = self.partitions()
         at_end = {(p.group, p.partition): p.failed_at_end() for p in partitions}
         handled = {(p.group, p.partition): p.handled for p in partitions}
-        known = tuple(_after_stop(each, at_end.get((each.group, each.partition))) for each in result.partitions)
+        over = {(p.group, p.partition) for p in partitions if p.over}
+        keyed = (((each.group, each.partition), each) for each in result.partitions)
+        known = tuple(_after_stop(each, at_end.get(key), stopped=key in over) for key, each in keyed)
         (skipped, expired), failed_runs = _unhandled_of(partitions), 0 if self.jobs is None else self.jobs.failed
         done = replace(result, partitions=known, handled=handled, skipped=skipped, expired=expired)
         return replace(done, failed_runs=failed_runs)
@@ -386,9 +391,13 @@ def _has_ended(partition: SupervisedPartition) -> bool:
     return partition.over or partition.state is ProcessorState.FAILED
 
 
-def _after_stop(before: PartitionStatus, failed: PartitionStatus | None) -> PartitionStatus:
+def _after_stop(before: PartitionStatus, failed: PartitionStatus | None, *, stopped: bool) -> PartitionStatus:
     """Return the status of a partition after the stop; what another process has stored since this one had it counts."""
-    return before if failed is None or failed.position < before.position else failed
+    if failed is not None and failed.position >= before.position:
+        return failed
+    if stopped and before.state in OF_OWNERS and not before.owner:  # else another process has taken it
+        return replace(before, state=ProcessorState.STOPPED)
+    return before
 
 
 def _locked(group: StartedGroup, registry: LockRegistry) -> LockedGroup:

@@ -42,6 +42,15 @@ class ProcessorState(StrEnum):
     UNOWNED = "unowned"  # the owner ended without releasing the partition, or no node can run it
 
 
+OF_OWNERS = (
+    ProcessorState.STARTING,
+    ProcessorState.RUNNING,
+    ProcessorState.BACKING_OFF,
+    ProcessorState.WAITING,
+)
+"""States of partitions that a process has, and has not given up."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
     """The failure that blocks a partition, as it is stored beside the progress.

@@ -335,6 +335,21 @@ def fail() -> None:
 """
 
 
+@pytest.mark.parametrize("engine", ["thread", "spark"])
+def test_a_run_that_has_ended_reports_its_partitions_as_stopped_or_failed(engine, make_module, tmp_path):
+    settings = {
+        "event-handling.standard.processing.engine": engine,
+        "event-handling.standard.retry.policy": "none",
+        "event-handling.groups.skips.retry.on-exhausted": "skip",
+        "event-handling.groups.stops.retry.on-exhausted": "stop",
+    }
+    application = Application(THREAD | settings, [make_module(SKIPPING_AND_FAILING)], tmp_path)
+    add_events(application, 3)
+    result = application.run(["skips", "stops"], until_caught_up=True, jobs=False)
+    assert {p.group: p.state.value for p in result.partitions} == {"skips": "stopped", "stops": "failed"}
+    assert result.failed
+
+
 @pytest.mark.parametrize("failing", [True, False])
 def test_an_interrupted_run_reports_skips_and_failures(failing, make_module, tmp_path, monkeypatch):
     settings = {
