@@ -387,6 +387,8 @@ def _with_owner(status: PartitionStatus, settings: EffectiveGroup, look: Snapsho
     status = replace(status, wanted=wanted.value)
     if record is not None and record.alive:
         until = in_milliseconds(look.now + timedelta(seconds=record.seconds_left))
+        if status.state is ProcessorState.STOPPED and wanted is Wanted.STARTED and lease.key not in look.running:
+            status = replace(status, state=ProcessorState.STARTING)  # its last owner has stopped it, not this one
         return replace(status, owner=record.node.name, owned_since=lease.since, lease_until=until)
     if lease.node:
         return replace(status, state=ProcessorState.UNOWNED)

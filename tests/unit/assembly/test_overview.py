@@ -112,6 +112,14 @@ def test_a_partition_without_a_node_is_not_shown_in_its_last_running_state(state
     assert (status.next_attempt_at is None) is (seen is STOPPED and state is not STOPPED)
 
 
+@pytest.mark.parametrize(("wanted", "seen"), [(Wanted.STARTED, STARTING), (Wanted.STOPPED, STOPPED)])
+def test_a_partition_that_a_live_node_has_just_been_assigned_is_starting_unless_a_command_stops_it(wanted, seen):
+    known = PartitionStatus("loans", Partition(1, 0), 8, STOPPED)  # as its last owner has left it
+    view = replace(VIEW, leases=(Lease(LOANS_0, "2"),), wanted={"loans": wanted})
+    (status,) = Snapshot(9, {}, {LOANS_0: known}, view=view).statuses_of(EffectiveGroup("loans")).values()
+    assert (status.state, status.owner) == (seen, "host:2")
+
+
 LOANS_0 = GroupPartition("loans", Partition(1, 0))
 ON_REQUEST = EffectiveGroup("loans", life_cycle=LifeCycleSettings(auto_start=False))
 
