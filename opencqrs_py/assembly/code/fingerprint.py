@@ -105,6 +105,13 @@ class CodeReader:
             walk.add(member)
         return walk.texts
 
+    def nodes(self, members: Iterable[object]) -> list[ast.AST] | None:
+        """Return the source of functions, classes and objects with all that they use; ``None`` if some has none."""
+        walk = _Walk(self, values=False)
+        for member in members:
+            walk.add(member)
+        return None if walk.lacks_source else walk.nodes
+
     def used_of(self, classes: Iterable[type], member: object) -> set[str]:
         """Return the texts of what a function uses of classes, by the names of attributes; not of their other parts."""
         walk, before = _Walk(self, values=True), -1
@@ -153,6 +160,8 @@ class _Walk:
 
     def __init__(self, reader: CodeReader, *, values: bool) -> None:
         self.texts: set[str] = set()
+        self.nodes: list[ast.AST] = []
+        self.lacks_source = False
         self._reader = reader
         self._values = values
         self._seen: set[int] = set()
@@ -205,6 +214,7 @@ class _Walk:
             for node in module.registered.get(code.co_qualname, ()):
                 self._add_node(node, module)
         if not nodes:
+            self.lacks_source |= self._reader.owns(home)
             self.texts.add(compiled(code) if self._reader.owns(home) else f"name {_name_of(function)}")
             wrapped = vars(function).get("__wrapped__")  # of singledispatch it is not in the closure
             if isinstance(wrapped, FunctionType):
@@ -265,6 +275,7 @@ class _Walk:
         self._seen.add(id(node))
         if not isinstance(node, ast.Import | ast.ImportFrom):
             self.texts.add(normalised(node))
+            self.nodes.append(node)
         local = {name: each for each in imports_in(node) for name, _ in bindings_in([each])}
         for chain in sorted(set(chains_in(node))):
             self._add_chain(chain, module, local)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, get_origin, get_type_hints
 
@@ -88,14 +90,28 @@ def resolver_fingerprint(event_types: EventTypes, reader: CodeReader) -> str:
         return ""
 
 
-def code_texts(discovered: Discovered, reader: CodeReader) -> dict[str, set[str]]:
-    """Return the code of all groups and jobs as texts, by what messages call them; without what cannot be read."""
+@dataclass(frozen=True, slots=True)
+class UserCode:
+    """The code of a group or a job.
+
+    Attributes:
+        texts: As texts.
+        nodes: As source; ``None`` if some has none.
+    """
+
+    texts: Collection[str]
+    nodes: Sequence[ast.AST] | None = None
+
+
+def code_of_users(discovered: Discovered, reader: CodeReader) -> dict[str, UserCode]:
+    """Return the code of all groups and jobs, by what messages call them; without what cannot be read."""
     members: dict[str, list[Any]] = {f"job {one.name}": [one.call] for one in discovered.jobs}
     members |= {f"group {name}": [one.call for one in discovered.of_group(name)] for name in discovered.groups}
     found = {}
     for user, calls in members.items():
         with suppress(Exception):  # as above
-            found[user] = reader.texts([*calls, *_injected_into(calls, discovered.injector)])
+            whole = [*calls, *_injected_into(calls, discovered.injector)]
+            found[user] = UserCode(reader.texts(whole), reader.nodes(whole))
     return found
 
 

@@ -16,7 +16,7 @@ from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.swaps import Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
-from opencqrs_py.assembly.code.group_code import code_texts
+from opencqrs_py.assembly.code.group_code import UserCode, code_of_users
 from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.assembly.rebuilds.checks import require_streaming, shared_tables, tables_of
@@ -46,8 +46,8 @@ _PAUSE = 0.25  # seconds between two comparisons
 _EXAMPLES = 5  # rows of a table that are shown
 DEFAULT_TIMEOUT = 60.0
 _SHARED = (
-    "group %s: others fill its tables, too: %s. What they have written since the swap is not in the old tables: have "
-    "them handle these events again"
+    "group %s: others may fill its tables, too: %s. What they have written since the swap is not in the old tables: "
+    "have them handle these events again"
 )
 _LACKING = (
     "group %s: the old tables lack %s, as they are put back without what was changed since the swap: add it again"
@@ -349,9 +349,9 @@ class Rebuilds:
         live = [name for name in shadows.live_tables() if name not in group.rebuild.shared_tables]
         return frozenset(tables_of(f"group {group.name}", live, self._code()))
 
-    def _code(self) -> dict[str, set[str]]:
-        """Return the texts of the code of all that may write to tables."""
-        return code_texts(self._blueprint.discover(), self._container.code_reader())
+    def _code(self) -> dict[str, UserCode]:
+        """Return the code of all that may write to tables."""
+        return code_of_users(self._blueprint.discover(), self._container.code_reader())
 
     @contextmanager
     def _renewed(self, group: str) -> Iterator[bool]:

@@ -14,7 +14,7 @@ from opencqrs_py.adapters.sql.shadows.contents import misnamed, note_seeded
 from opencqrs_py.adapters.sql.shadows.shadows import Shadows
 from opencqrs_py.adapters.sql.shadows.swaps import changed_meanwhile
 from opencqrs_py.assembly.blueprint import Blueprint
-from opencqrs_py.assembly.code.group_code import code_texts, starts_fingerprint
+from opencqrs_py.assembly.code.group_code import code_of_users, starts_fingerprint
 from opencqrs_py.assembly.databases import DatabaseRule, SettingValue
 from opencqrs_py.assembly.initial_positions import initial_position
 from opencqrs_py.assembly.rebuilds.checks import require_streaming, shared_tables
@@ -48,8 +48,8 @@ _RESOLVER_CODE = f"the function of {_RESOLVER}"
 _CODE = {_STARTS, _SEQUENCING, _RESOLVER_CODE}  # conditions that are fingerprints
 _BEGINNING = "its beginning"
 _SHARED = (
-    "group %s: others fill its tables, too: %s. What they have written will not be in the new ones: look at --compare "
-    "before a swap, or give each its own tables"
+    "group %s: others may fill its tables, too: %s. What they have written will not be in the new ones: look at "
+    "--compare before a swap, or give each its own tables"
 )
 _TRIGGERS = (
     "group %s: the new tables are filled without %s, which only the swap adds: let @on_start make it if rows depend "
@@ -328,7 +328,7 @@ class ShadowBuild:
             _log.warning(text, self._group.name, listed(lacking))
         if lacking := self._shadows.triggers_lacking(record, names):
             _log.warning(_TRIGGERS, self._group.name, listed(lacking))
-        code = code_texts(self._blueprint.discover(), self._container.code_reader())
+        code = code_of_users(self._blueprint.discover(), self._container.code_reader())
         if shared := shared_tables(f"group {self._group.name}", names, code):
             _log.warning(_SHARED, self._group.name, listed(shared))
         wrong = misnamed(self._shadows.url(record), record.shared)
