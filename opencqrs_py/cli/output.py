@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
-from opencqrs_py.cli.streams import results
+from opencqrs_py.cli.streams import losing, results
 from opencqrs_py.errors import OnStartError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import visible
@@ -66,35 +64,6 @@ def stderr() -> Console:
     console = _console(stderr=True)
     console.file = losing()
     return console
-
-
-def losing(stream: TextIO | None = None) -> Any:
-    """Return a stream of messages, standard error if none is named: what cannot be written to it is lost.
-
-    Its reader has gone, or the disk is full: neither ends a run, nor makes a completed command fail.
-    """
-    return _Losing(stream)
-
-
-class _Losing:
-    def __init__(self, stream: TextIO | None) -> None:
-        self._given = stream
-
-    @property
-    def _stream(self) -> TextIO:
-        return sys.stderr if self._given is None else self._given
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def print_json(value: Any) -> None:

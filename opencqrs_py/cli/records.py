@@ -37,10 +37,10 @@ class TerminalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the first line of a message in the colour of its level, and what follows without one."""
-        if _is_printed_by_project(record):
-            return
         try:
-            if record.levelno >= self.lowest:
+            if record.levelno >= self.lowest:  # the project's filters are not asked about others
+                if _is_printed_by_project(record):
+                    return
                 self._show(record)
             self._note(record)
         except Exception:

@@ -121,7 +121,8 @@ class Signals:
 
     def _redirect_console(self) -> None:
         """Let the command's messages reach the terminal: it will itself report where the partitions are."""
-        from opencqrs_py.cli.output import losing, stderr  # noqa: PLC0415 loaded by the command that holds partitions
+        from opencqrs_py.cli.output import stderr  # noqa: PLC0415 loaded by the command that holds partitions
+        from opencqrs_py.cli.streams import losing  # noqa: PLC0415 likewise
 
         stderr().file = losing(os.fdopen(os.dup(self._messages), "w", encoding="utf-8", errors="replace"))
 

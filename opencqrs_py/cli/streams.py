@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 
 TYPE_CHECKING = False  # as typing's; importing typing would take longer than everything before signals are handled
 if TYPE_CHECKING:
-    from typing import BinaryIO, TextIO
+    from typing import Any, BinaryIO, TextIO
 
 _ESCAPED = "opencqrs.escaped"
 _kept: list[TextIO] = []  # the stream of results, once it is no longer sys.stdout
@@ -46,9 +47,40 @@ def keep_output_for_results() -> None:
         return
     sys.stdout.flush()
     own = os.dup(1)  # not inherited by other processes
-    _kept.append(os.fdopen(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors))
+    kept = open(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115 as above
+    _kept.append(kept)
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # as standard error, so that lines stay in order
+    sys.stdout = losing(sys.stdout)
+
+
+def losing(stream: TextIO | None = None) -> Any:
+    """Return a stream of messages, standard error if none is named: what cannot be written to it is lost.
+
+    Its reader has gone, or the disk is full: neither ends a run, nor makes a completed command fail.
+    """
+    return _Losing(stream)
+
+
+class _Losing:
+    def __init__(self, stream: TextIO | None) -> None:
+        self._given = stream
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self._given is None else self._given
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def standard_input() -> BinaryIO:

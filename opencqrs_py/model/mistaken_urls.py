@@ -16,6 +16,7 @@ _DATABASES = {
 _SLASHES = "write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
 _ANY = f"write it like sqlite:///events.db or {_DATABASES['postgresql']}"
 _WINDOWS_FIX = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events"
+_RENAME = "rename the file or folder that it names"
 _DRIVERS = {
     "mariadb": ("pymysql", "mysqldb"),
     "mysql": ("pymysql", "mysqldb"),
@@ -39,7 +40,9 @@ def url_mistake(url: str) -> tuple[str, str] | None:
     Neither text repeats more of the URL than its scheme, or a path without one.
     """
     if _SURROGATE.search(url):
-        return "it is not valid UTF-8", "rename the file or folder that it names"
+        on_server = "://" in url and not url.startswith(("sqlite", "file"))
+        fix = "write such a character with percent signs, as %C3%A9 for é" if on_server else _RENAME
+        return "it is not valid UTF-8", fix
     if _WINDOWS.match(url):
         return "it is a Windows path", _WINDOWS_FIX
     found = _SCHEME.match(url)

@@ -342,7 +342,10 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 @cache
 def _library_folders() -> tuple[str, ...]:
     """Return the locations of these libraries, without importing them."""
-    specs = [find_spec(name) for name in _LIBRARIES]
+    specs = []
+    for name in _LIBRARIES:
+        with contextlib.suppress(ValueError):  # a test has put something else in its place
+            specs.append(find_spec(name))
     return tuple(str(Path(spec.origin).parent) + os.sep for spec in specs if spec is not None and spec.origin)
 
 

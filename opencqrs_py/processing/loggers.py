@@ -12,7 +12,13 @@ _kept: dict[logging.Handler, int] = {}  # handlers that stay on our top logger, 
 
 @contextmanager
 def keeping(handler: logging.Handler, level: int) -> Iterator[None]:
-    """Put this handler of our top logger back in this block, whenever a project has configured that logger."""
+    """Put this handler of our top logger back in this block, whenever a project has configured that logger.
+
+    Within a block for the same handler, another one changes nothing.
+    """
+    if handler in _kept:
+        yield
+        return
     _kept[handler] = level
     try:
         yield

@@ -88,6 +88,17 @@ def test_a_run_continues_when_the_reader_of_its_messages_has_ended(project, form
     assert [(one["group"], one["lag"]) for one in result["groups"]] == [("books", 0)]
 
 
+def test_a_print_to_a_reader_that_has_ended_makes_no_handler_fail(project):
+    project.write("handlers.py", PRINTING_ONLY)
+    project.write_events(3)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    once = "--set event-handling.standard.retry.max-attempts=1"
+    run = f"run --until-caught-up {' '.join(THREAD)} {once} --format json"
+    ran = opencqrs_in_pipe(project, f"{run} 2>&1 >result.json | true", "; cat result.json")
+    result = json.loads(ran.stdout)
+    assert [result[name] for name in ("failed", "skipped", "parked")] == [False, 0, 0]
+
+
 @pytest.mark.parametrize("messages", ["2>/dev/full", "2>&1 >/dev/null | true"])
 @pytest.mark.release(messages="2>&1 >/dev/null | true")
 def test_messages_that_cannot_be_written_change_no_exit_code(project, messages):
@@ -110,6 +121,14 @@ def test_all_files_are_imported_even_if_the_line_of_one_cannot_be_written(projec
 
 
 THREAD = ("--set", "event-handling.standard.processing.engine=thread")
+PRINTING_ONLY = """
+from opencqrs_py import Event, event_handling
+
+@event_handling("printing")
+def handle(event: Event) -> None:
+    print("x" * 70_000, flush=True)
+"""
+
 PRINTING = """
 import os
 from opencqrs_py import Event, event_handling, job, on_start

@@ -189,6 +189,29 @@ def test_the_command_still_prints_after_a_project_has_configured_our_logger(leve
     assert not any(isinstance(each, records.TerminalHandler) for each in logging.getLogger("opencqrs").handlers)
 
 
+def test_the_command_prints_until_the_last_of_several_applications_is_closed(screen, plain_logging):
+    with records_on_terminal(), kept_on_terminal():
+        with kept_on_terminal():
+            plain_logging({}, OPENCQRS)
+            enable_loggers()
+        log_notice(notice(Action.RETRY))
+        plain_logging({}, OPENCQRS)
+        enable_loggers()
+        log_notice(notice(Action.RETRY))
+    assert screen.getvalue().count("failed") == 2
+
+
+def test_filters_of_the_project_are_not_asked_about_what_is_not_printed(screen, plain_logging):
+    asked: list[str] = []
+    plain_logging({"filters": [lambda record: bool(asked.append(record.levelname))]}, {})
+    with records_on_terminal():
+        print_only_warnings()
+        log_notice(notice(None, None))
+        assert asked == ["INFO"]  # by their handler
+        log_notice(notice(Action.RETRY))
+    assert (screen.getvalue().count("failed"), "recovered" in screen.getvalue()) == (1, False)
+
+
 def test_a_record_at_which_a_filter_of_the_project_raises_is_printed(screen, plain_logging):
     plain_logging({"filters": [raising]}, {})
     with records_on_terminal(), pytest.raises(ValueError, match=r"^$"):

@@ -50,6 +50,11 @@ WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files o
             "write sqlite:// without a driver; pysqlite is used",
         ),
         ("sqlite:////srv/caf\udce9/a.db", "it is not valid UTF-8", "rename the file or folder that it names"),
+        (
+            "postgresql://u:caf\udce9@h/db",
+            "it is not valid UTF-8",
+            "write such a character with percent signs, as %C3%A9 for é",
+        ),
         ("sqlite:events.db", "sqlite: is not followed by //", SQLITE),
         ("postgresql:me:secret@h/db", "postgresql: is not followed by //", POSTGRESQL),
         *(
