@@ -42,6 +42,7 @@ class _InHand:
     thread: Thread | None = None
     reported: tuple[int | None, int | None] = (None, None)
     released: bool = False  # by a stop that has not waited for it
+    adopted: bool = False  # whether another process has left it
 
 
 class JobRunner:
@@ -163,17 +164,21 @@ class JobRunner:
         return taken or begins or self._unreported  # queried last: what the view shows as ended may be reported by then
 
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
-        """Run a requested run on the caller's thread; return how it ended.
+        """Run a requested run on the caller's thread, and return it.
 
-        Before it, continue what an ended process has left of requested runs of the job.
+        While it waits for others, continue those that a process leaves by its end, as ``continue_left`` does.
 
         Args:
             run: Id of a run that is reserved for this process.
-            timeout: Seconds that it may wait for others to end before it begins; ``None``: no limit.
+            timeout: Seconds that it may wait for others to end before it begins, from now or from the end of the last
+                one that was continued here; ``None``: no limit.
+
+        Returns:
+            The run as it ended; or as it is, if this runner is stopped while another thread or process has it.
 
         Raises:
             WaitTimedOutError: OCQ-664, if others have not ended in time; the run is then cancelled, as it is if this
-                runner is stopped before it has ended.
+                runner is stopped before it has begun, or while it waits for its next attempt.
 
         Source:
             J5 and J13.
@@ -181,21 +186,43 @@ class JobRunner:
         with self._called():
             return self._run_here(run, timeout)
 
+    def continue_left(self, job: str) -> bool:
+        """Continue the requested runs of a job that no process has in hand, each to its end; return whether there were.
+
+        Does nothing if this runner is started, or another live process runs the job: runs that wait for their next
+        attempts are theirs then.
+        """
+        company = self._company()
+        if company is None or job in company.schedules or self._thread.ident is not None:
+            return False
+        with self._called():
+            left = self.desk.left(job, self._worker(company))
+            for run in left:
+                self._continue(run.id)
+        return bool(left)
+
+    def _continue(self, run: str) -> None:
+        """Continue a run that another process has left, unless a third one has it by now."""
+        while not self._stopping:
+            company = self._company()
+            if company is not None:
+                stands = self._stands(run, company, adopted=True)
+                if stands.status is not RunStatus.RETRYING or stands.reserved not in ("", company.node):
+                    return
+            self._wait_for_change()
+
     def _run_here(self, run: str, timeout: float | None) -> JobRun:
-        until = None if timeout is None else time.monotonic() + timeout
+        until = _end_of(timeout)
         while True:
             company = self._company()
             if company is not None:
-                only_this = replace(self._worker(company, free=1), ticks_of=frozenset())
-                stands = self.desk.begin(run, only_this)
-                self._tell_of_dead()
-                is_here = stands.id != run or stands.reserved == company.node  # else on another thread of this process
-                if stands.status is RunStatus.RUNNING and stands.owner == company.node and is_here:
-                    self._execute(self._taken(stands))
-                    until = None if stands.id == run else until
-                    stands = self._parts.store.find(run) or stands
+                stands = self._stands(run, company)
                 if not stands.is_open:
                     return stands
+                if stands.is_active:
+                    until = None
+                elif self.continue_left(stands.job):
+                    until = _end_of(timeout)
             if self._stopping:
                 left = self._parts.store.find(run)
                 if left is not None and left.reserved:  # nothing else can begin it
@@ -206,8 +233,24 @@ class JobRunner:
                 self.desk.cancel(run, "it waited too long")
                 what = f"run {run} could not begin within {timeout:g} s because others have not ended"
                 raise WaitTimedOutError("OCQ-664", what, fix="wait longer, or opencqrs jobs cancel the others")
-            with self._changed:
-                self._changed.wait(_WAIT_SECONDS)
+            self._wait_for_change()
+
+    def _stands(self, run: str, company: Company, *, adopted: bool = False) -> JobRun:
+        """Execute an attempt of a caller's run if it may begin now; return the state of the run after that."""
+        only_this = replace(self._worker(company, free=1), ticks_of=frozenset())
+        stands = self.desk.begin(run, only_this)
+        self._tell_of_dead()
+        is_own = stands.owner == company.node and stands.reserved == company.node  # else another thread may have it
+        if stands.status is not RunStatus.RUNNING or not is_own:
+            return stands
+        taken = self._taken(stands)
+        taken.adopted = adopted
+        self._execute(taken)
+        return self._parts.store.find(run) or stands
+
+    def _wait_for_change(self) -> None:
+        with self._changed:
+            self._changed.wait(_WAIT_SECONDS)
 
     @contextmanager
     def _called(self) -> Iterator[None]:
@@ -383,7 +426,7 @@ class JobRunner:
             ending = make(job, run, self._around, taken.signals, lambda: self._stopping).execute()
             ended = self._recorded(run, ending) if ending is not None else None
         except KeyboardInterrupt:  # any other error leaves the run to the process that notices that this one ended
-            self._interrupted(run)
+            self._interrupted(taken)
             raise
         finally:
             with self._changed:
@@ -408,13 +451,15 @@ class JobRunner:
                 self._changed.wait(wait)
         return None
 
-    def _interrupted(self, run: JobRun) -> None:
-        """Cancel a run that a person has interrupted."""
+    def _interrupted(self, taken: _InHand) -> None:
+        """Cancel a run that a person has interrupted; release one that another process has left."""
+        run = taken.run
         try:
-            self.desk.cancel(run.id, "interrupted")
             known = self._parts.store.find(run.id)
             if known is not None:
-                self.desk.finish(run, Ending(known.position, reason="interrupted", cancelled=True))
+                is_left = taken.adopted
+                ending = Ending(known.position, reason="interrupted", cancelled=not is_left, released=is_left)
+                self.desk.finish(run, ending)
         except Exception as failed:
             logger.warning("[job %s] its end cannot be recorded: %s", run.job, one_line(failed))
 
@@ -454,3 +499,8 @@ class JobRunner:
     def _is_outage(self, error: BaseException) -> bool:
         transactions = self._parts.transactions
         return self._parts.store.is_outage(error) or (transactions is not None and transactions.is_outage(error))
+
+
+def _end_of(timeout: float | None) -> float | None:
+    """Return when a wait that begins now is to end, by the monotonic clock."""
+    return None if timeout is None else time.monotonic() + timeout

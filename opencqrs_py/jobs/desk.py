@@ -163,10 +163,6 @@ class JobDesk:
         Call it again until it is running for this worker, or has ended. A run that is ``reserved`` for a worker begins
         with this only, so that it does so on the thread of its caller; while that has it in hand, it is ``reserved``.
 
-        Returns:
-            The run; or another requested one of its job that has begun for this worker and is to be executed first: it
-            is due again, and its process may have been the last one that ran the job.
-
         Raises:
             LookupError: If there is no such run, or its job is not known here.
         """
@@ -179,6 +175,14 @@ class JobDesk:
         view = self.store.look({found.job, *self._exclusive[found.job]})
         begun = self._attended(found.job, worker, self._dead(view, worker), only=run)
         return begun[0] if begun else self.store.find(run) or found
+
+    def left(self, job: str, worker: Worker) -> list[JobRun]:
+        """Return the requested runs of a job that have begun, and that no process has in hand; the oldest first."""
+        view = self.store.look([job])
+        dead = self._dead(view, worker)
+        begun = [run for run in view.runs if run.is_active and run.trigger is Trigger.MANUAL]
+        free = [run for run in begun if run.status is RunStatus.RETRYING and not run.reserved]
+        return [run for run in begun if run in free or attempt_key(run) in dead]
 
     def request(self, run: JobRun) -> bool:
         """Record a run that a person, a program or an event requests; return whether it is new."""

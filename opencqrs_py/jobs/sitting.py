@@ -37,8 +37,7 @@ class Room:
         node: Id of the process.
         name: Its name for people.
         free: How many runs it can begin.
-        only: Id of the run of a caller. Apart from that, it may only continue a run that was requested and that no
-            process has in hand, as otherwise none may be there to do so; empty: any that is not reserved.
+        only: Id of the one run that it may begin, for a caller; empty: any that is not reserved.
     """
 
     node: str
@@ -48,10 +47,9 @@ class Room:
 
     def may_begin(self, run: JobRun) -> bool:
         """Return whether the run is one that it may begin: a reserved run is for the caller that names it."""
-        if run.id == self.only:
-            return run.reserved in ("", self.node)
-        is_left = run.status is RunStatus.RETRYING and run.trigger is Trigger.MANUAL
-        return not run.reserved and (is_left or not self.only)
+        if self.only:
+            return run.id == self.only and run.reserved in ("", self.node)
+        return not run.reserved
 
 
 class Sitting:
@@ -105,7 +103,7 @@ class Sitting:
 
     def take_back(self, run: JobRun) -> JobRun:
         """Take a run back from this process, which does not know that it began: the answer was lost."""
-        if run.reserved and run.attempt == 1:
+        if run.reserved and run.token == 1:
             return self.put(run.ended(RunStatus.CANCELLED, self.now, "its caller could not learn that it had begun"))
         back = replace(run, status=RunStatus.RETRYING, due_at=self.now, owner="", reserved="", token=run.token + 1)
         return self.put(replace(back, attempt=run.attempt - 1))
@@ -149,7 +147,7 @@ class Sitting:
         due = [run for run in self.runs if run.job == job and run.is_due(self.now) and room.may_begin(run)]
         one_at_a_time = self._rules[job].meeting.scope is OverlapScope.ALL_RUNS
         blocked = False
-        for each in sorted(due, key=lambda each: (each.id == room.only, each.due_at or each.requested_at, each.id)):
+        for each in sorted(due, key=lambda each: (each.due_at or each.requested_at, each.id)):
             run = self._runs.get(each.id)
             if run is None:
                 continue

@@ -299,9 +299,12 @@ def test_a_run_whose_process_was_killed_continues_in_another_and_repeats_nothing
     assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
 
 
-@pytest.mark.parametrize("by", ["a process that runs jobs", "the next caller"])
-def test_a_run_here_whose_process_was_killed_continues_in_another_and_repeats_nothing(url, jobs, tmp_path, by):
-    settings = {"jobs.pages.limit": 2, "jobs.pages.overlap": "queue", "jobs.pages.overlap-scope": "per-id"}
+@pytest.mark.parametrize(
+    ("by", "overlap"),
+    [("a process that runs jobs", "queue"), ("the next caller", "skip"), ("the next caller", "cancel")],
+)
+def test_a_run_here_whose_process_was_killed_continues_in_another_and_repeats_nothing(url, jobs, tmp_path, by, overlap):
+    settings = {"jobs.pages.limit": 2, "jobs.pages.overlap": overlap}
     script = tmp_path / "main.py"
     call = "run_job('pages', [1, 2, 3, 4, 5, 6])"
     script.write_text(MAIN.format(settings={"event-store.url": url, **LEASE, **settings}, call=call))
@@ -317,6 +320,7 @@ def test_a_run_here_whose_process_was_killed_continues_in_another_and_repeats_no
         (tmp_path / "go").touch()
         (left,) = application.jobs.runs("pages")
         if by == "the next caller":
+            until(lambda: left.owner not in application.container.control_store().view().alive)
             own = application.run_job("pages", [12])
             assert (own.status, own.ids) == (RunStatus.SUCCEEDED, (12,))
         done = application.jobs.wait(left.id, 120)

@@ -214,6 +214,9 @@ class Jobs:
     def run_here(self, runner: JobRunner, name: str, ids: Sequence[JobId] | None, timeout: float | None) -> JobRun:
         """Run a job on this thread, by the same rules for overlaps, and return how the run ended.
 
+        Before the run is requested, those of the job that ended processes have left are continued, if no process runs
+        the job.
+
         Args:
             runner: What runs jobs in this process.
             name: Name of the job, in any spelling.
@@ -225,8 +228,9 @@ class Jobs:
             WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
             ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
         """
-        run = replace(self._asked(name, ids, None, Trigger.MANUAL), reserved=runner.node())
-        self._known.store.request(run)
+        run = self._asked(name, ids, None, Trigger.MANUAL)
+        runner.continue_left(run.job)  # first, so that the run neither waits for them nor is skipped because of them
+        self._known.store.request(replace(run, reserved=runner.node()))
         return runner.run_here(run.id, timeout)
 
     def find(self, run: str) -> JobRun:

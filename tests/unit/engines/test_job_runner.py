@@ -93,7 +93,7 @@ def test_a_local_run_that_was_taken_from_its_caller_is_executed_once_by_its_new_
             runner.start()
             assert begun[1].wait(PATIENCE)
         may_end[0].set()
-        _wait_until(lambda: begun[1].is_set() if continues == "with its caller" else len(polls) == 3)
+        _wait_until(lambda: begun[1].is_set() if continues == "with its caller" else len(polls) >= 3)
         if continues == "with its caller":
             may_end[1].set()
         else:
@@ -106,17 +106,115 @@ def test_a_local_run_that_was_taken_from_its_caller_is_executed_once_by_its_new_
     assert attempts == ([1] if continues == "elsewhere" else [1, 2])
 
 
-def test_a_caller_executes_what_an_ended_process_has_left_before_its_own_run():
-    calls = []
-    store, rule = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE))
+def _left(rule=None):
+    """Return a store with a run that an ended process has left."""
+    store, rule = InMemoryJobStore(), rule or JobRule("job")
     store.request(JobRun("left", "job", Trigger.MANUAL, store.look().now, ids=(1, 2), reserved="gone"))
     gone = Worker("gone", "gone", frozenset({"gone"}), 1, frozenset(), lambda: {"gone"})
     assert JobDesk(store, {"job": rule}).begin("left", gone).status is RunStatus.RUNNING
-    runner = _runner(store, lambda context, _: calls.append((context.run, context.ids, context.attempt)), rule)
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, ids=(3,), reserved="node"))
-    done = runner.run_here("run", PATIENCE)
-    assert (done.id, done.status) == ("run", RunStatus.SUCCEEDED)
-    assert calls == [("left", (1, 2), 2), ("run", (3,), 1)]
+    return store
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_caller_continues_what_an_ended_process_has_left_to_its_end(fails):
+    calls, rule = [], JobRule("job", back_off=FixedBackOff(0.01, 1))
+
+    def call(context, _):
+        calls.append((context.run, context.ids, context.attempt))
+        if fails:
+            raise RuntimeError("the attic is locked")
+
+    store = _left(rule)
+    assert _runner(store, call, rule).continue_left("job")
+    assert calls == [("left", (1, 2), attempt) for attempt in ((2, 3) if fails else (2,))]
+    left = store.find("left")
+    assert left is not None
+    assert (left.status, left.deaths) == (RunStatus.FAILED if fails else RunStatus.SUCCEEDED, 1)
+
+
+@pytest.mark.parametrize("why", ["another process runs the job", "the runner is started", "it has no leases"])
+def test_a_caller_leaves_runs_to_the_processes_that_run_the_job(why, monkeypatch):
+    store, alive = _left(), frozenset({"node"})
+    company = Company("node", "node", alive, {"job": ""} if why.startswith("another") else {}, lambda: alive)
+    runner = _runner(store, lambda *_: None, company=lambda: None if why == "it has no leases" else company)
+    monkeypatch.setattr(runner, "_watch", lambda: None)
+    if why == "the runner is started":
+        runner.start()
+    before = store.find("left")
+    assert not runner.continue_left("job")
+    assert store.find("left") == before
+    runner.stop(PATIENCE)
+
+
+def test_a_left_run_that_another_process_begins_first_is_left_to_it(monkeypatch):
+    store, alive = _left(), frozenset({"node", "heir"})
+    heir = Worker("heir", "heir", alive, 1, frozenset(), lambda: alive)
+    runner = _runner(store, _not_called, company=lambda: Company("node", "node", alive, {}, lambda: alive))
+    find_left = runner.desk.left
+    monkeypatch.setattr(
+        runner.desk, "left", lambda *args: (find_left(*args), JobDesk(store, {"job": JobRule("job")}).attend(heir))[0]
+    )
+    with _in_background(lambda: runner.continue_left("job")) as ended:
+        assert ended()
+    left = store.find("left")
+    assert left is not None
+    assert (left.status, left.owner) == (RunStatus.RUNNING, "heir")
+
+
+def test_a_left_run_that_is_interrupted_continues_in_the_next_process():
+    store = _left()
+
+    def call(context, _):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _runner(store, call).continue_left("job")
+    left = store.find("left")
+    assert left is not None
+    assert (left.status, left.reason, left.cancelled_at) == (RunStatus.RETRYING, "interrupted", None)
+    (taken,) = JobDesk(store, {"job": JobRule("job")}).attend(HEIR)
+    assert (taken.id, taken.attempt, taken.deaths) == ("left", 2, 1)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_an_interrupt_cancels_the_callers_own_run_unless_another_process_has_taken_it(is_taken):
+    store = InMemoryJobStore()
+
+    def call(context, _):
+        if is_taken:
+            assert JobDesk(store, {"job": JobRule("job")}).attend(HEIR)
+        raise KeyboardInterrupt
+
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    with pytest.raises(KeyboardInterrupt):
+        _runner(store, call).run_here("run")
+    run = store.find("run")
+    assert run is not None
+    status, reason = (RunStatus.RUNNING, "") if is_taken else (RunStatus.CANCELLED, "interrupted")
+    assert (run.status, run.reason, run.cancelled_at) == (status, reason, None)
+
+
+def test_a_run_that_loses_its_process_while_the_callers_own_waits_for_it_is_continued_first():
+    """The timeout of the own run counts from its end."""
+    calls, rule = [], JobRule("job", meeting=Meeting(Overlap.QUEUE))
+    store, alive, timeout = _left(rule), {"node", "gone"}, 2.0
+
+    def call(context, _):
+        calls.append(context.run)
+        if context.run == "left":
+            time.sleep(timeout)
+
+    runner = _runner(store, call, rule, lambda: Company("node", "node", frozenset(alive), {}, lambda: alive))
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
+    with _in_background(lambda: runner.run_here("run", timeout)) as ended:
+        _wait_until(lambda: any(run.queued for run in store.look().runs))
+        alive.remove("gone")
+        done = ended()
+    assert (done.id, done.status, calls) == ("run", RunStatus.SUCCEEDED, ["left", "run"])
+
+
+def _not_called(*_):
+    raise AssertionError
 
 
 class _SlowViews(InMemoryJobStore):

@@ -355,39 +355,40 @@ def test_a_reserved_run_that_waits_for_its_next_attempt_when_its_process_ends_ha
     assert world.desk("b").finish(run, FAILED).status is RunStatus.FAILED
 
 
-@pytest.mark.parametrize("overlap", Overlap)
-@pytest.mark.parametrize("scope", OverlapScope)
-def test_a_caller_first_continues_the_requested_run_of_an_ended_process_and_then_begins_its_own(overlap, scope):
-    world = World(JobRule("job", meeting=Meeting(overlap, scope)))
-    world.request("z", reserved="a", ids=(1, 2))
-    world.desk("a").begin("z", world.worker("a"))
-    world.alive = {"b"}
-    world.request("y", reserved="b", ids=(3,))
-    left = world.desk("b").begin("y", world.worker("b", free=1))
-    assert (left.id, left.ids, left.owner, left.deaths) == ("z", (1, 2), "b", 1)
-    assert world.desk("b").finish(left, DONE).id == "z"
-    own = world.desk("b").begin("y", world.worker("b", free=1))
-    is_skipped = overlap is Overlap.SKIP and scope is OverlapScope.ALL_RUNS
-    assert (own.id, own.status) == ("y", RunStatus.SKIPPED if is_skipped else RunStatus.RUNNING)
+@pytest.mark.parametrize(
+    ("trigger", "reserved", "ended", "alive", "left"),
+    [
+        (Trigger.MANUAL, "", "", "b", True),
+        (Trigger.MANUAL, "a", "", "b", True),
+        (Trigger.MANUAL, "", "", "ab", False),
+        (Trigger.MANUAL, "a", "failed", "b", True),
+        (Trigger.MANUAL, "a", "failed", "ab", False),
+        (Trigger.MANUAL, "", "failed", "ab", True),
+        (Trigger.MANUAL, "", "done", "b", False),
+        *((trigger, "", "", "b", False) for trigger in Trigger if trigger is not Trigger.MANUAL),
+    ],
+)
+def test_a_requested_run_that_has_begun_and_that_no_process_has_in_hand_is_left(trigger, reserved, ended, alive, left):
+    world = World(JobRule("job", back_off=FixedBackOff(3, 1)))
+    world.request("x", trigger=trigger, reserved=reserved)
+    run = world.desk("a").begin("x", world.worker("a")) if reserved else only(world.attend("a"))
+    if ended:
+        world.desk("a").finish(run, DONE if ended == "done" else FAILED)
+    world.alive = set(alive)
+    for name in "yz":  # that have not begun
+        world.request(name, reserved="b" if name == "y" else "")
+    assert [each.id for each in world.desk("b").left("job", world.worker("b"))] == ["x"] * left
 
 
-@pytest.mark.parametrize("trigger", [each for each in Trigger if each is not Trigger.MANUAL])
-def test_a_caller_leaves_runs_of_triggers_to_the_processes_that_follow_them(trigger):
+def test_a_caller_begins_no_run_but_its_own():
     world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE, OverlapScope.PER_ID)))
-    world.request("x", trigger=trigger, ids=(1,))
-    assert only(world.attend("a")).id == "x"
-    world.alive = {"b"}
-    world.request("y", reserved="b", ids=(3,))
-    assert world.desk("b").begin("y", world.worker("b", free=1)).id == "y"
-    assert world.run("x").status is RunStatus.RETRYING
-
-
-def test_a_caller_begins_no_run_that_was_never_begun_but_its_own():
-    world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE, OverlapScope.PER_ID)))
-    for name, ids, reserved in [("x", (1,), ""), ("z", (2,), "a"), ("y", (3,), "b")]:
+    world.request("x", ids=(1,))
+    run = only(world.attend("a"))
+    world.desk("a").finish(run, Ending(run.position, released=True))
+    for name, ids, reserved in [("w", (4,), ""), ("z", (2,), "a"), ("y", (3,), "b")]:
         world.request(name, ids=ids, reserved=reserved)
     assert world.desk("b").begin("y", world.worker("b")).id == "y"
-    assert [world.run(each).status for each in "xz"] == [RunStatus.QUEUED] * 2
+    assert {each: world.run(each).status.value for each in "wxz"} == {"w": "queued", "x": "retrying", "z": "queued"}
 
 
 def test_j5_a_caller_sees_that_its_run_was_skipped_or_waits():
@@ -972,6 +973,20 @@ def test_a_reserved_run_whose_second_begin_was_not_confirmed_continues_without_i
     world.store.cut = ""
     run = only(world.attend())
     assert (run.attempt, run.deaths, run.reserved, run.position.items) == (2, 0, "", 2)
+
+
+def test_a_left_run_whose_begin_for_a_caller_was_not_confirmed_continues():
+    """A stop has released its first attempt, so that the next one is the first one again."""
+    world = World()
+    world.store = Cut(world.clock)
+    world.request("x")
+    run = only(world.attend())
+    world.desk().finish(run, Ending(run.position, released=True))
+    world.store.cut = "after"
+    with pytest.raises(ConnectionError):
+        world.desk().begin("x", world.worker())
+    world.store.cut = ""
+    assert only(world.attend()).attempt == 1
 
 
 def test_an_unconfirmed_end_is_recorded_again():
