@@ -74,8 +74,7 @@ class JobRunner:
         self._failed = 0
         self._purged_at = time.monotonic()
         self._thread = Thread(target=self._guarded, name="opencqrs-jobs", daemon=True)
-        around = Surroundings(parts.store, parts.transactions, parts.select, parts.clock, self._pause)
-        self._around = replace(around, waits=self.desk.note_outage)
+        self._around = Surroundings(parts.store, parts.transactions, parts.select, parts.clock, self._pause)
 
     @property
     def schedules(self) -> dict[str, str]:

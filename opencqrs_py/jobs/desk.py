@@ -214,14 +214,6 @@ class JobDesk:
         self._mine.discard(key)
         return ended
 
-    def note_outage(self, run: JobRun, error: str, wait: float) -> None:
-        """Record that an attempt waits some seconds as a database is unavailable, if its owner still has it."""
-        with self.store.open([run.job]) as book:
-            sitting = Sitting(book, self.rules)
-            known = sitting.find(run.id)
-            if known is not None and known.status is RunStatus.RUNNING and known.token == run.token:
-                sitting.put(replace(known, error=error, due_at=book.now + timedelta(seconds=wait)))
-
     def cancel(
         self, run: str, reason: str, actor: str = "", alive_now: Callable[[], Collection[str]] | None = None
     ) -> JobRun | None:

@@ -44,7 +44,6 @@ class Surroundings:
         pause: Waits a number of seconds, or until a run is to end.
         missed: Receives what a call after a commit has raised, once that is logged.
         failed: Receives what an attempt or one of its items has failed with, and the wait until the next attempt.
-        waits: Records that a run waits some seconds as a database is unavailable, and the error.
     """
 
     store: JobStore
@@ -54,7 +53,6 @@ class Surroundings:
     pause: Callable[[float, RunSignals], None]
     missed: Callable[[BaseException], None] = lambda _error: None
     failed: Callable[[BaseException], None] = lambda _error: None
-    waits: Callable[[JobRun, str, float], None] = lambda _run, _error, _wait: None
 
 
 class JobExecution:
@@ -124,12 +122,19 @@ class JobExecution:
     def _wait(self, error: BaseException, wait: float) -> None:
         """Wait as a database is unavailable, and record that if its own one answers."""
         _log.warning("[job %s] %s; next attempt in %.1f s", self._job.job.name, one_line(error), wait)
+        began = self._around.clock.monotonic()
+        if not (self._run.parent or self._signals.cancelled):
+            self._record_wait(error, wait)
+        self._around.pause(max(0.0, wait - (self._around.clock.monotonic() - began)), self._signals)
+
+    def _record_wait(self, error: BaseException, wait: float) -> None:
         try:
-            self._around.waits(self._run, _text_of(error), wait)
+            self._around.store.report_wait(self._run, _text_of(error), wait)
         except Exception as failed:
+            raise_interrupt(failed)
             if not self._is_outage(failed):
-                raise
-        self._around.pause(wait, self._signals)
+                text = "[job %s] that run %s waits cannot be recorded: %s"
+                _log.warning(text, self._run.job, self._run.id, one_line(failed))
 
     def _to_its_end(self) -> Ending:
         if self._run.token > 1 and not self._run.parent:  # else there was no earlier attempt

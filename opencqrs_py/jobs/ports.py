@@ -112,6 +112,18 @@ class JobStore(Protocol):
         """Record how far a run says it is (``done`` and ``total``); return whether its owner still has it."""
         ...
 
+    def report_wait(self, run: JobRun, error: str, seconds: float) -> bool:
+        """Record that an attempt waits, as a database is unavailable, and why; return whether that is recorded.
+
+        It is not if its owner does not have the run any more, or the run was asked to end.
+
+        Args:
+            run: The run as its owner has begun it.
+            error: Why it waits.
+            seconds: How long, from now.
+        """
+        ...
+
     def find(self, run: str) -> JobRun | None:
         """Return the run with an id."""
         ...

@@ -101,7 +101,7 @@ class JobRun:
         requested_at: When it was recorded.
         ids: What it is for; ``None``: all that applies.
         scheduled_at: The tick that it is of; ``None`` if no schedule has started it.
-        due_at: When it may begin, or be attempted again; or until when its attempt waits as a database is unavailable.
+        due_at: When it may begin, or be attempted again.
         status: Its status.
         started_at: When its first attempt began.
         ended_at: When it ended.
@@ -119,6 +119,8 @@ class JobRun:
         reserved: Id of the node whose caller is to run it; empty: any may. Once it has begun, it is reserved only as
             long as that process lasts.
         queued: Whether it was admitted to wait for others to end.
+        waits_until: Until when its attempt waits as a database is unavailable; earlier than now, or ``None``: it does
+            not.
         cancelled_at: When it was asked to end.
         ticks: How many ticks the record covers, at least 1.
         parent: Id of the run whose ids it has a part of; empty: it is not a child. A child is in no list, and does not
@@ -149,6 +151,7 @@ class JobRun:
     into: str = ""
     reserved: str = ""
     queued: bool = False
+    waits_until: datetime | None = None
     cancelled_at: datetime | None = None
     ticks: int = 1
     parent: str = ""
@@ -170,7 +173,7 @@ class JobRun:
 
     def awaits_database(self, now: datetime) -> bool:
         """Return whether its attempt waits as a database is unavailable; ``error`` says which error that is."""
-        return self.status is RunStatus.RUNNING and bool(self.error) and self.due_at is not None and self.due_at > now
+        return self.status is RunStatus.RUNNING and self.waits_until is not None and self.waits_until > now
 
     def gives_way(self, now: datetime) -> bool:
         """Return whether its tick may still start a run: it started none, and the clock was ahead when it was recorded.

@@ -297,6 +297,7 @@ class Sitting:
             reserved=room.node if run.id == room.only else "",
             queued=False,
             reason="",
+            waits_until=None,
         )
         return self._write(begun)
 

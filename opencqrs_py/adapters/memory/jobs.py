@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from threading import Lock, RLock
 
 from typing_extensions import override
@@ -126,6 +126,15 @@ class InMemoryJobStore(JobStore):
     @override
     def report(self, run: JobRun) -> bool:
         return self._changed(run, "done", "total")
+
+    @override
+    def report_wait(self, run: JobRun, error: str, seconds: float) -> bool:
+        with self._lock:
+            known = self._runs.get(run.id)
+            if known is None or known.cancelled_at is not None:
+                return False
+            until = self._clock.now() + timedelta(seconds=seconds)
+            return self._changed(replace(run, error=error, waits_until=until), "error", "waits_until")
 
     @override
     def find(self, run: str) -> JobRun | None:

@@ -28,6 +28,7 @@ def run_row(run: JobRun) -> dict[str, Any]:
     """Return what is stored of a run, by column."""
     ids = None if run.ids is None else list(run.ids)
     details = {"trigger": run.trigger.value, "ids": ids, **{name: getattr(run, name) for name in _DETAILS}}
+    details["waits_until_ms"] = _ms_of(run.waits_until)
     times = {f"{name}_ms": _ms_of(getattr(run, f"{name}_at")) for name in _TIMES}
     return {
         "run_id": run.id,
@@ -62,6 +63,7 @@ def run_of(row: Sequence[Any]) -> JobRun:
         done=found["done"],
         total=found["total"],
         parent=found["parent"],
+        waits_until=_moment_of(details.get("waits_until_ms")),
         **times,
         **_known(details, _DETAILS),
     )

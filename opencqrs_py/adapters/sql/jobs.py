@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -68,6 +68,10 @@ WHERE run_id = {mark} AND token = {mark} AND status = 'running'
 _REPORT = """
 UPDATE {runs} SET done = {mark}, total = {mark} WHERE run_id = {mark} AND token = {mark} AND status = 'running'
 """
+_REPORT_WAIT = """
+UPDATE {runs} SET details = {mark}
+WHERE run_id = {mark} AND token = {mark} AND status = 'running' AND cancelled_ms IS NULL
+"""  # no decision changes the details of a running run that was not asked to end
 _LAST_ENDS = f"""
 SELECT job, (SELECT max(ran_ms) FROM {{runs}} ran WHERE ran.job = known.job), (
     SELECT ran_ms FROM {{runs}} ran WHERE ran.job = known.job AND ran_ms IS NOT NULL
@@ -180,6 +184,13 @@ class SqlJobStore(JobStore):
     def report(self, run: JobRun) -> bool:
         with self._writing(_PATIENCE) as connection:
             return self.send(connection, _REPORT, run.done, run.total, run.id, run.token) == 1
+
+    @override
+    def report_wait(self, run: JobRun, error: str, seconds: float) -> bool:
+        with self._writing(min(seconds, _PATIENCE)) as connection:
+            now_ms = connection.exec_driver_sql(self.text("SELECT {now}")).scalar_one()
+            waits = replace(run, error=error, waits_until=moment_of(now_ms) + timedelta(seconds=seconds))
+            return self.send(connection, _REPORT_WAIT, run_row(waits)["details"], run.id, run.token) == 1
 
     @override
     def find(self, run: str) -> JobRun | None:

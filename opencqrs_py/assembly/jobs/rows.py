@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from opencqrs_py.jobs.runs import JobRecord, JobRun
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.times import in_milliseconds
 
@@ -39,7 +39,9 @@ def paused_row(record: JobRecord) -> dict[str, Any] | None:
 
 def run_row(run: JobRun) -> dict[str, Any]:
     """Return a run in the shape of the JSON output."""
-    began, ended = run.started_at, run.ended_at
+    began, ended, due = run.started_at, run.ended_at, run.due_at if run.is_open else None
+    if run.status is RunStatus.RUNNING:  # its due_at is that of the attempt in hand
+        due = run.waits_until if run.awaits_database(datetime.now(UTC)) else None
     return {
         "run": run.id,
         "job": run.job,
@@ -48,7 +50,7 @@ def run_row(run: JobRun) -> dict[str, Any]:
         "ids": None if run.ids is None else list(run.ids),
         "scheduled_at": iso(run.scheduled_at),
         "requested_at": iso(run.requested_at),
-        "due_at": iso(run.due_at) if run.is_open else None,
+        "due_at": iso(due),
         "started_at": iso(began),
         "ended_at": iso(ended),
         "seconds": round((ended - began).total_seconds(), 3) if began is not None and ended is not None else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -20,6 +21,7 @@ from opencqrs_py.testing.contracts.job_records import (
     JOB,
     MOMENT,
     NOON,
+    ODD,
     RUNNING,
     SECONDS,
     STILL_WAITS,
@@ -61,7 +63,25 @@ class JobOwnersContract(JobStores):
             put(store, recorded)
         assert not store.advance(RUNNING, AFTER)
         assert not store.report(replace(RUNNING, done=1))
+        assert not store.report_wait(RUNNING, "no answer", 30)
         assert store.find(RUNNING.id) == recorded
+
+    def test_an_owner_records_that_it_waits_and_why(self, store: JobStore, another: JobStore) -> None:
+        put(store, RUNNING)
+        begun = store.look().now
+        assert another.report(replace(RUNNING, done=3))
+        assert another.report_wait(RUNNING, ODD, 30)
+        known = store.find(RUNNING.id)
+        assert known is not None
+        assert known.waits_until is not None
+        assert begun <= known.waits_until - timedelta(seconds=30) <= store.look().now
+        assert known == replace(RUNNING, done=3, error=ODD, waits_until=known.waits_until)
+
+    def test_a_wait_of_a_run_that_is_asked_to_end_is_not_recorded(self, store: JobStore, another: JobStore) -> None:
+        cancelled = replace(RUNNING, cancelled_at=NOON, reason="enough", actor="Ann")
+        put(store, cancelled)
+        assert not another.report_wait(RUNNING, "no answer", 30)
+        assert store.find(RUNNING.id) == cancelled
 
     def test_progress_can_be_recorded_in_a_transaction(
         self, store: JobStore, another: JobStore, joined: Transactions

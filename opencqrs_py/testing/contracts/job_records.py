@@ -47,6 +47,7 @@ FULL = JobRun(
     into="another",
     reserved="node 2",
     queued=True,
+    waits_until=NOON + timedelta(milliseconds=5),
     cancelled_at=NOON + timedelta(milliseconds=4),
     ticks=12,
 )

@@ -140,7 +140,6 @@ class World:
     def execution(self, run: JobRun) -> JobExecution:
         self.signals = RunSignals()
         around = Surroundings(self.store, self.database, self.queries, self.clock, self._pause)
-        around = replace(around, waits=self.desk.note_outage)
         return JobExecution(self.bound, run, around, self.signals, lambda: self.released)
 
     def run(self, *ids: JobId, trigger: Trigger = Trigger.MANUAL) -> JobRun:
@@ -863,7 +862,9 @@ def test_a_run_that_waits_for_a_database_shows_the_error_and_its_next_attempt():
 
     def look(seconds: float, signals: RunSignals) -> None:
         known, now = world.store.find("run"), world.clock.now()
-        shown.append((known.error.partition("\n")[0], (known.due_at - now).total_seconds(), known.awaits_database(now)))
+        shown.append(
+            (known.error.partition("\n")[0], (known.waits_until - now).total_seconds(), known.awaits_database(now))
+        )
         world.clock.advance(seconds)
         assert not known.awaits_database(world.clock.now())
 
@@ -880,7 +881,7 @@ def test_a_run_that_ends_while_it_waits_for_a_database_keeps_the_error(released,
     world.released = released
     world._pause = lambda seconds, signals: setattr(signals, "cancelled", "run 2 is to take its place")
     if not is_noted:
-        monkeypatch.setattr(JobDesk, "note_outage", raising(ConnectionError("its own database")))
+        monkeypatch.setattr(world.store, "report_wait", raising(ConnectionError("its own database")))
     ended = world.run()
     assert (ended.status, ended.reason) == (status, "run 2 is to take its place")
     assert ended.error.startswith("ConnectionError: the archive")
@@ -889,26 +890,49 @@ def test_a_run_that_ends_while_it_waits_for_a_database_keeps_the_error(released,
 def test_a_child_that_is_cancelled_while_it_waits_for_a_database_does_not_fail_its_run():
     world = World(away(ConnectionError("the archive")), numbers(3), rule())
     world._pause = lambda seconds, signals: setattr(signals, "cancelled", "enough")
-    ending = world.execution(replace(world.begun(), parent="its run")).execute()
-    assert (ending.cancelled, ending.error) == (True, "")
-
-
-def test_a_wait_is_not_recorded_of_a_run_that_was_taken_over():
-    world = World(write, numbers(3), rule())
     run = world.begun()
-    taken = world.taken()
-    world.desk.note_outage(run, "too late", 30)
-    assert world.store.find("run") == taken
-    world.desk.finish(taken, Ending(RunPosition(done=True)))
-    world.desk.note_outage(taken, "too late", 30)
-    assert world.store.find("run").error == ""
+    ending = world.execution(replace(run, parent="its run")).execute()
+    assert (ending.cancelled, ending.error) == (True, "")
+    assert world.store.find("run") == run
 
 
-def test_an_error_of_the_record_of_a_wait_ends_the_attempt(monkeypatch):
+def test_a_wait_is_not_recorded_once_the_run_is_asked_to_end(monkeypatch):
+    """A stop while its own database is unavailable, too, would wait for one more attempt to connect."""
+    world, recorded = World(write, numbers(3), rule()), []
+
+    def call(context: JobContext, connection: Connection) -> None:
+        world.signals.cancelled = "its process is ending"
+        raise ConnectionError("the archive")
+
+    world.bound = bound(call, world.input, world.rule)
+    monkeypatch.setattr(world.store, "report_wait", lambda *args: recorded.append(args))
+    assert world.run().status is RunStatus.CANCELLED
+    assert recorded == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_logged"), [(ConnectionError("its own database"), False), (ValueError("a defect"), True)]
+)
+def test_a_run_waits_as_long_if_that_cannot_be_recorded(error, is_logged, monkeypatch, caplog):
     world = World(away(ConnectionError("the archive")), numbers(3), rule())
-    monkeypatch.setattr(JobDesk, "note_outage", raising(ValueError("a defect")))
-    with pytest.raises(ValueError, match="a defect"):
-        world.run()
+
+    def record(*_: object) -> None:
+        world.clock.advance(0.3)
+        raise error
+
+    monkeypatch.setattr(world.store, "report_wait", record)
+    assert world.run().status is RunStatus.SUCCEEDED
+    assert world.pauses == [pytest.approx(0.2)]
+    assert ("[job job] that run run waits cannot be recorded: " in caplog.text) is is_logged
+
+
+def test_the_next_attempt_does_not_wait_although_the_clock_was_set_back():
+    world = World(away(ConnectionError("the archive"), ValueError("no")), numbers(3), rule(back_off=FixedBackOff(0, 1)))
+    before = world.clock.now()
+    assert world.run().status is RunStatus.RETRYING
+    run = world.begun()
+    assert run.attempt == 2
+    assert not run.awaits_database(before)
 
 
 def raising(error: BaseException) -> Callable[..., None]:

@@ -46,7 +46,7 @@ FAILED = run(RunStatus.FAILED, ended_at=at(-90), error="ValueError: no hunter22\
 CANCELLED = run(RunStatus.CANCELLED, id="remind:9", ended_at=at(-30))
 OVERDUE = replace(WELL, record=record(-61))
 LATE = run(RunStatus.QUEUED, None, id="remind:2", scheduled_at=at(-900), due_at=at(-900))
-WAITS = run(RunStatus.RUNNING, id="remind:3", error="OperationalError: no archive\n  jobs.py:3", due_at=at(30))
+WAITS = run(RunStatus.RUNNING, id="remind:3", error="OperationalError: no archive\n  jobs.py:3", waits_until=at(30))
 ALONE = replace(WELL, nodes=())
 
 
@@ -59,9 +59,9 @@ ALONE = replace(WELL, nodes=())
         (replace(WELL, open=(run(RunStatus.QUEUED, None, reserved="green"),)), "idle"),
         (replace(WELL, open=(run(RunStatus.RUNNING), LATE)), "running"),
         (replace(WELL, open=(run(RunStatus.RUNNING), WAITS)), "waiting"),
-        (replace(WELL, open=(replace(WAITS, due_at=NOON),)), "running"),
-        (replace(WELL, open=(replace(WAITS, error=""),)), "running"),
-        (replace(WELL, open=(replace(WAITS, due_at=None),)), "running"),
+        (replace(WELL, open=(replace(WAITS, waits_until=NOON),)), "running"),
+        (replace(WELL, open=(replace(WAITS, waits_until=None, due_at=at(30)),)), "running"),
+        (replace(WELL, open=(replace(WAITS, started_at=at(-86400), due_at=at(-60), attempt=2),)), "waiting"),
         (replace(WELL, open=(replace(WAITS, status=RunStatus.RETRYING),)), "running"),
         (replace(WELL, record=record(paused=True), open=(replace(LATE, trigger=Trigger.EVENT),)), "paused"),
         (replace(WELL, open=(run(RunStatus.RUNNING),)), "running"),
@@ -125,6 +125,18 @@ def test_a_healthy_job_reports_its_state(status, state):
             replace(WELL, open=(run(RunStatus.RUNNING, -361),)),
             "stuck",
             "[job remind] run remind:1 has taken 6 min 1 s so far, and its time budget is 5 min 0 s: look at the log "
+            "of node blue; opencqrs jobs cancel remind requests its end",
+        ),
+        (
+            replace(WELL, open=(replace(WAITS, started_at=at(-86400)),)),
+            "stuck",
+            "[job remind] run remind:3 has taken 24 h 0 min so far, and its time budget is 5 min 0 s: look at the log "
+            "of node blue; opencqrs jobs cancel remind requests its end",
+        ),
+        (
+            replace(WELL, open=(replace(WAITS, started_at=at(-86400), due_at=at(-7200), attempt=2),)),
+            "stuck",
+            "[job remind] run remind:3 has taken 2 h 0 min so far, and its time budget is 5 min 0 s: look at the log "
             "of node blue; opencqrs jobs cancel remind requests its end",
         ),
     ],
