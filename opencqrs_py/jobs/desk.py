@@ -24,6 +24,7 @@ from opencqrs_py.jobs.sitting import (
 )
 from opencqrs_py.jobs.ticks import MOST_TICKS
 from opencqrs_py.model.job import Trigger
+from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.recovery import wait_after
 
 _log = logging.getLogger("opencqrs.jobs")
@@ -350,8 +351,9 @@ class JobDesk:
                 self._mine.update(map(attempt_key, begun))  # before others can see them
             self._recovered += taken.values()
             if left_out:
-                text = "[job %s] %s missed ticks start no run: misfire catch-up starts at most the last %s"
-                _log.warning(text, name, f"{left_out:,}", f"{MOST_TICKS:,}", extra={"action": "skipped", "job": name})
+                text = "[job %s] %s no run: misfire catch-up starts at most the last %s"
+                ticks = counted(left_out, "missed tick starts", "missed ticks start")
+                _log.warning(text, name, ticks, f"{MOST_TICKS:,}", extra={"action": "skipped", "job": name})
             if known := book.known:  # as another program has used the id of a tick
                 begun = [run for run in begun if run.id not in known]
         except BaseException:  # whether they have begun, or were taken, is not known

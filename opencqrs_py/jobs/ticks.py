@@ -10,10 +10,13 @@ from datetime import datetime, timedelta
 
 from opencqrs_py.jobs.rules import Ticking
 from opencqrs_py.model.choices import Misfire
+from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.inbox.schedules import FixedRate, Schedule
 
 MOST_TICKS = 1_000
 """Most ticks that are recorded one by one at a time. Earlier ones share one record."""
+
+_MOST_KEPT = MOST_TICKS + 1  # with the last of those that share one
 
 MOST_WALKED = 100_000
 """Ticks of a cron expression that are counted one by one; of more than those, some that were missed are not counted."""
@@ -71,9 +74,10 @@ def ticks_until(rule: Ticking, next_tick: datetime, now: datetime) -> Ticks:
         return Ticks((Tick(next_tick, missed),), following)
     instants, omitted, following = _instants(schedule, next_tick, now)
     ticks = [_fate(rule, at, now, is_last=at == instants[-1]) for at in instants]
-    if omitted:
+    if omitted or len(ticks) > MOST_TICKS:
         first = ticks[0]
-        missed = first.missed or ("" if rule.misfire is Misfire.RUN_ONCE else f"{omitted + 1:,} ticks were missed")
+        shared = counted(omitted + 1, "tick was missed", "ticks were missed")
+        missed = first.missed or ("" if rule.misfire is Misfire.RUN_ONCE else shared)
         with_later = not missed
         ticks[0] = Tick(first.at, missed, with_later, waits=False, count=omitted + 1)
     return Ticks(tuple(ticks), following)
@@ -101,16 +105,18 @@ def _instants(schedule: Schedule, first: datetime, now: datetime) -> tuple[Seque
     """Return the last instants from ``first`` up to ``now``, how many come before them, and the next one."""
     omitted = 0
     if isinstance(schedule, FixedRate):
-        omitted = max(0, int((now - first).total_seconds() // schedule.interval) + 1 - MOST_TICKS)
+        omitted = max(0, int((now - first).total_seconds() // schedule.interval) + 1 - _MOST_KEPT)
         first += timedelta(seconds=schedule.interval * omitted)
-    instants, walked, at = _walk(schedule, first, now, MOST_WALKED)
+    before, walked, at = _walk(schedule, first, now, MOST_WALKED)
     if at > now:
-        return instants, omitted + walked - len(instants), at
+        return before, omitted + walked - len(before), at
     span = timedelta(seconds=MOST_TICKS)
     while True:  # a tick each second at most, so that the first searches back are short
         begin = max(at, schedule.following(now - span, now - span))
         instants, there, following = _walk(schedule, begin, now)
-        if len(instants) == MOST_TICKS or begin == at:
+        if begin == at:
+            instants = [*before, *instants][-_MOST_KEPT:]
+        if len(instants) == _MOST_KEPT or begin == at:
             return instants, walked + there - len(instants), following
         span *= 2
 
@@ -119,7 +125,7 @@ def _walk(
     schedule: Schedule, at: datetime, now: datetime, most: float = math.inf
 ) -> tuple[Sequence[datetime], int, datetime]:
     """Return the last instants from ``at`` up to ``now``, how many there were, and the one after those."""
-    instants: deque[datetime] = deque(maxlen=MOST_TICKS)
+    instants: deque[datetime] = deque(maxlen=_MOST_KEPT)
     walked = 0
     while at <= now and walked < most:
         instants.append(at)

@@ -801,26 +801,31 @@ def test_j15_a_tick_for_which_no_process_had_capacity_in_time_is_missed():
 
 
 @pytest.mark.parametrize(
-    ("misfire", "ticks", "paused", "warned"),
+    ("misfire", "ticks", "paused", "runs", "warned"),
     [
-        pytest.param(Misfire.CATCH_UP, MOST_TICKS, False, "", id="as many as are recorded"),
-        pytest.param(Misfire.CATCH_UP, MOST_TICKS + 1_001, False, "1,002", id="more"),
-        pytest.param(Misfire.CATCH_UP, MOST_TICKS + 1_001, True, "", id="paused"),
-        pytest.param(Misfire.RUN_ONCE, MOST_TICKS + 1_001, False, "", id="run once"),
-        pytest.param(Misfire.SKIP, MOST_TICKS + 1_001, False, "", id="skip"),
+        pytest.param(Misfire.CATCH_UP, MOST_TICKS, False, MOST_TICKS, "", id="as many as are recorded"),
+        pytest.param(Misfire.CATCH_UP, MOST_TICKS + 1, False, MOST_TICKS, "1 missed tick starts", id="one more"),
+        pytest.param(Misfire.CATCH_UP, MOST_TICKS + 1_001, False, MOST_TICKS, "1,001 missed ticks start", id="more"),
+        pytest.param(Misfire.CATCH_UP, MOST_TICKS + 1_001, True, 0, "", id="paused"),
+        pytest.param(Misfire.RUN_ONCE, MOST_TICKS + 1_001, False, 1, "", id="run once"),
+        pytest.param(Misfire.SKIP, MOST_TICKS + 1_001, False, 1, "", id="skip"),
     ],
 )
-def test_a_warning_has_the_number_of_missed_ticks_that_catch_up_leaves_out(misfire, ticks, paused, warned, caplog):
+def test_of_many_missed_ticks_catch_up_runs_the_last_ones_and_warns_of_the_others(
+    misfire, ticks, paused, runs, warned, caplog
+):
     world = World(JobRule("job", replace(RATE, misfire=misfire)))
-    world.attend()
+    world.desk().finish(only(world.attend()), DONE)
     (first,) = (run.scheduled_at for run in world.store.history())
     if paused:
         world.desk().pause("job", "ann", "")
     world.clock.advance((first - world.clock.now()).total_seconds() + 10 * ticks)
     world.attend()
     world.attend()
-    text = f"[job job] {warned} missed ticks start no run: misfire catch-up starts at most the last {MOST_TICKS:,}"
+    left = [run for run in world.store.history(limit=2 * ticks) if run.is_open and run.scheduled_at > first]
+    text = f"[job job] {warned} no run: misfire catch-up starts at most the last {MOST_TICKS:,}"
     assert caplog.messages == ([text] if warned else [])
+    assert len(left) == runs
 
 
 def test_runs_of_a_job_are_cancelled_in_one_transaction(monkeypatch):
@@ -858,7 +863,7 @@ def test_j15_of_more_than_a_thousand_missed_ticks_the_oldest_share_one_record():
     world.clock.advance(15_005)
     run = only(world.attend())
     rows = [row for row in world.store.history(limit=2_000) if row.id != "job@2026-01-01T00:00:00.000Z"]
-    assert len(rows) == 1_000
+    assert len(rows) == 1_001
     assert sum(row.ticks for row in rows) == 1_500
     assert {row.into for row in rows if row.id != run.id} == {run.id}
     assert world.store.look().records["job"].next_tick == world.at(15_010)

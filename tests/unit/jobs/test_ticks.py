@@ -90,20 +90,21 @@ def test_without_a_schedule_there_are_no_ticks() -> None:
 )
 def test_the_oldest_of_very_many_ticks_share_one_record(schedule, misfire, first, others) -> None:
     found = ticks_until(Ticking(schedule, "text", misfire=misfire, grace=10), NOON, after(2_500))
-    assert len(found.due) == MOST_TICKS
-    assert found.due[0].count == 2_501 - MOST_TICKS + 1
+    assert len(found.due) == MOST_TICKS + 1
+    assert found.due[0].count == 2_501 - MOST_TICKS
     assert {tick.count for tick in found.due[1:]} == {1}
     assert fate(found.due[0]) == first
     assert fate(found.due[1]) == others
     assert all(later.at - tick.at == timedelta(seconds=1) for tick, later in pairwise(found.due))
     assert (found.due[-1].at, found.next) == (after(2_500), after(2_501))
     if misfire is Misfire.CATCH_UP:
-        assert found.due[0].missed == "1,502 ticks were missed"
+        assert found.due[0].missed == "1,501 ticks were missed"
 
 
 def test_the_shared_record_of_skipped_ticks_reports_misses_even_within_a_long_grace() -> None:
     rule = Ticking(FixedRate(0, 1), "text", misfire=Misfire.SKIP, grace=1e9)
-    assert ticks_until(rule, NOON, after(1_000)).due[0].missed == "2 ticks were missed"
+    assert ticks_until(rule, NOON, after(1_000)).due[0].missed == "1 tick was missed"
+    assert ticks_until(rule, NOON, after(1_001)).due[0].missed == "2 ticks were missed"
 
 
 class Counted(Schedule):
@@ -133,7 +134,7 @@ def test_a_long_downtime_computes_a_bounded_number_of_ticks(monkeypatch, express
     schedule, now = Counted(CronSchedule(expression)), NOON + timedelta(days=days)
     found = ticks_until(Ticking(schedule, "text"), NOON, now)
     assert schedule.asked < 20_000
-    assert len(found.due) == MOST_TICKS
+    assert len(found.due) == MOST_TICKS + 1
     assert found.due[0].count > 5_000 - MOST_TICKS
     assert found.next == CronSchedule(expression).first(now)
     last = found.due[-1].at
@@ -141,17 +142,18 @@ def test_a_long_downtime_computes_a_bounded_number_of_ticks(monkeypatch, express
     assert all(CronSchedule(expression).first(tick.at) == later.at for tick, later in pairwise(found.due))
 
 
-def test_the_end_of_a_long_downtime_may_have_few_ticks(monkeypatch) -> None:
+def test_the_last_ticks_of_a_long_downtime_are_kept_however_many_of_them_were_counted_one_by_one(monkeypatch) -> None:
     monkeypatch.setattr(ticks, "MOST_WALKED", 1_500)
     found = ticks_until(Ticking(CRON, "text"), NOON, after(60 * 1_600))
     assert sum(tick.count for tick in found.due) == 1_601
+    assert len(found.due) == MOST_TICKS + 1
     assert found.due[-1].at == after(60 * 1_600)
 
 
 def test_missed_ticks_of_a_fixed_rate_are_computed_without_iterating() -> None:
     found = ticks_until(Ticking(FixedRate(0, 0.1), "text"), NOON, NOON + timedelta(days=3_650))
-    assert found.due[0].count == 3_650 * 864_000 + 1 - MOST_TICKS + 1
-    assert len(found.due) == MOST_TICKS
+    assert found.due[0].count == 3_650 * 864_000 + 1 - MOST_TICKS
+    assert len(found.due) == MOST_TICKS + 1
 
 
 def test_a_night_with_a_clock_change_has_each_tick_once() -> None:
