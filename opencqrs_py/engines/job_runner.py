@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from threading import Event as Signal
 
 from opencqrs_py.engines.job_parts import Company, JobParts
@@ -61,6 +61,7 @@ class JobRunner:
         self._company = company
         self._rules = {name: job.rule for name, job in parts.jobs.items()}
         self.desk = JobDesk(parts.store, self._rules)
+        self._continuing = Lock()  # while a caller continues what others have left
         self._in_hand: dict[AttemptKey, _InHand] = {}
         self._ids: set[str] = set()  # of this process: it gets a new one after the end of its leases
         self._callers = 0  # that wait for runs on their threads
@@ -194,9 +195,10 @@ class JobRunner:
         company = self._company()
         if company is None or job in company.schedules or self._thread.ident is not None:
             return False
-        with self._called():
+        with self._called(), self._continuing:  # a run in the hands of another caller would seem to be this one's
             left = self.desk.left(job, self._worker(company))
             for run in left:
+                logger.info("[job %s] run %s, which another process has left, is continued first", job, run.id)
                 self._continue(run.id)
         return bool(left)
 

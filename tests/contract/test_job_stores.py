@@ -349,6 +349,21 @@ def test_runs_are_purged_in_portions(
     assert [run.id for run in store.history()] == ["run 35"]
 
 
+# Locks
+
+
+def test_the_record_of_a_wait_gives_up_when_another_transaction_holds_the_run(
+    store: SqlJobStore, another: SqlJobStore, transactions: DatabaseTransactions
+) -> None:
+    put(store, RUNNING)
+    with transactions.begin() as unit:
+        assert store.advance(RUNNING, RunPosition(5), unit)
+        with pytest.raises(Exception, match=r".") as failed:
+            another.report_wait(RUNNING, "no answer", 0.1)
+    assert another.is_outage(failed.value)
+    assert another.report_wait(RUNNING, "no answer", 0.1)
+
+
 # Answers that are lost
 
 

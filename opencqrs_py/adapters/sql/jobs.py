@@ -187,7 +187,9 @@ class SqlJobStore(JobStore):
 
     @override
     def report_wait(self, run: JobRun, error: str, seconds: float) -> bool:
-        with self._writing(min(seconds, _PATIENCE)) as connection:
+        patience = min(seconds, _PATIENCE)
+        with self._writing(patience) as connection:
+            self.held(connection, ("token",), "runs", "run_id", [run.id], patience)
             now_ms = connection.exec_driver_sql(self.text("SELECT {now}")).scalar_one()
             waits = replace(run, error=error, waits_until=moment_of(now_ms) + timedelta(seconds=seconds))
             return self.send(connection, _REPORT_WAIT, run_row(waits)["details"], run.id, run.token) == 1
@@ -288,10 +290,21 @@ class SqlJobStore(JobStore):
         values = tuple(row[name] for name in RUN_COLUMNS if not (by_clock and name == "requested_ms"))
         return self._database.dialect.insert_unless_known(connection, insert, "run_id", values)
 
-    def held(self, connection: Connection, columns: Iterable[str], table: str, key: str, ids: Sequence[str]) -> Any:
-        """Return the rows with some keys, which no other transaction can change until this one ends."""
+    def held(
+        self,
+        connection: Connection,
+        columns: Iterable[str],
+        table: str,
+        key: str,
+        ids: Sequence[str],
+        seconds: float = _PATIENCE,
+    ) -> Any:
+        """Return the rows with some keys, which no other transaction can change until this one ends.
+
+        Other transactions are waited for, in seconds.
+        """
         where = f"{key} IN ({', '.join(['{mark}'] * len(ids))})" if ids else "1 = 0"
-        query = self._database.dialect.held(", ".join(columns), f"{{{table}}}", where, key, _PATIENCE)
+        query = self._database.dialect.held(", ".join(columns), f"{{{table}}}", where, key, seconds)
         return connection.exec_driver_sql(self.text(query), tuple(ids)).all()
 
     def _held_records(self, connection: Connection, names: Sequence[str]) -> dict[str, JobRecord]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from threading import Event as Signal
 from threading import Thread, Timer, current_thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,15 +195,16 @@ def test_an_interrupt_cancels_the_callers_own_run_unless_another_process_has_tak
     assert (run.status, run.reason, run.cancelled_at) == (status, reason, None)
 
 
-def test_a_run_that_loses_its_process_while_the_callers_own_waits_for_it_is_continued_first():
+def test_a_run_that_loses_its_process_while_the_callers_own_waits_for_it_is_continued_first(monkeypatch):
     """The timeout of the own run counts from its end."""
     calls, rule = [], JobRule("job", meeting=Meeting(Overlap.QUEUE))
-    store, alive, timeout = _left(rule), {"node", "gone"}, 2.0
+    store, alive, timeout, now = _left(rule), {"node", "gone"}, 600.0, [0.0]
+    monkeypatch.setattr(job_runner, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def call(context, _):
         calls.append(context.run)
         if context.run == "left":
-            time.sleep(timeout)
+            now[0] += timeout
 
     runner = _runner(store, call, rule, lambda: Company("node", "node", frozenset(alive), {}, lambda: alive))
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
@@ -211,6 +213,22 @@ def test_a_run_that_loses_its_process_while_the_callers_own_waits_for_it_is_cont
         alive.remove("gone")
         done = ended()
     assert (done.id, done.status, calls) == ("run", RunStatus.SUCCEEDED, ["left", "run"])
+
+
+def test_a_left_run_is_executed_once_by_the_callers_of_a_process():
+    calls, others = [], []
+
+    def call(context, _):
+        calls.append((context.run, context.attempt))
+        if not others:
+            others.append(Thread(target=runner.continue_left, args=("job",), daemon=True))
+            others[0].start()
+            others[0].join(0.2)
+
+    runner = _runner(_left(), call)
+    assert runner.continue_left("job")
+    others[0].join(PATIENCE)
+    assert calls == [("left", 2)]
 
 
 def _not_called(*_):
