@@ -173,6 +173,27 @@ def test_a_rebuild_whose_handlers_write_nothing_is_refused_and_changes_nothing(
     assert empty.send("SELECT count(*) FROM card") == [(built,)]
 
 
+SENDS_MAIL = """
+@event_handling("cards", types=["lent"])
+def send(event: Event) -> None:
+    pass
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left_out", ["", SENDS_MAIL], ids=["no event at all", "events for handlers that are left out"])
+def test_a_rebuild_without_events_for_its_handlers_is_not_refused(
+    empty: World, make_module: Callable[[str], ModuleType], left_out: str
+) -> None:
+    source = TWO_GROUPS.replace("loan l", "loan") + NEEDS_A_READER.replace('"lent"', '"never"') + left_out
+    empty.module = make_module(source)
+    empty.add(10)
+    empty.run()
+    with empty.application() as application:
+        result = application.rebuilds.rebuild("cards")
+    assert (result.position, [(one.name, one.fate) for one in result.tables]) == (10, [("card", Fate.LEFT)])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # which tables are swapped is not in SQL
 def test_a_handler_that_writes_with_the_same_statement_as_on_start_is_noticed(

@@ -84,16 +84,18 @@ class FilledShadow:
     Attributes:
         record: The rebuild that has begun it.
         reach: How far it is.
+        run: What fills it.
     """
 
     record: RebuildRecord
     reach: Reach
+    run: ShadowRun
 
     @property
     def has_handled(self) -> bool:
-        """Whether it is beyond its beginning, where a reset may have put the live group that it follows."""
-        beginning = int(self.record.conditions[_BEGINNING])
-        return any(one.position > beginning for one in self.reach.statuses())
+        """Whether it has passed events for its handlers; positions also advance over other events."""
+        position = max((one.position for one in self.reach.statuses()), default=0)
+        return self.run.has_events(int(self.record.conditions[_BEGINNING]), position)
 
 
 class ShadowBuild:
@@ -185,7 +187,7 @@ class ShadowBuild:
                 run.start()
                 opened.callback(run.stop)
                 self._fill(run, watcher, pace, reach, record)
-            yield FilledShadow(record, reach)  # not explained: after its own swap the rebuild is over, too
+            yield FilledShadow(record, reach, run)  # not explained: after its own swap the rebuild is over, too
 
     def require_beginning(self, record: RebuildRecord) -> None:
         """Refuse with OCQ-630 to swap if the group was reset to before the place from which the shadow was filled.

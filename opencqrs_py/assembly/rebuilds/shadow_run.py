@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +19,7 @@ from opencqrs_py.assembly.running import preparation
 from opencqrs_py.assembly.shared_spark import SharedSpark
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.engines.leading import LostPartitions
+from opencqrs_py.model.partition import WHOLE
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.model.properties import locked_cached_property
 from opencqrs_py.processing.pacing import Limit, PacedSource
@@ -85,6 +87,11 @@ class ShadowRun:
         """Read the log as far as a limit allows."""
         store = self._container.event_store
         store.override(providers.Object(PacedSource(store(), limit)))
+
+    def has_events(self, after: int, until: int) -> bool:
+        """Return whether the log has an event between two positions that may lead to one of the run's handlers."""
+        positions: Iterator[int] = self._parts[self._group.name].processing().positions_of(WHOLE, after, until)
+        return next(positions, None) is not None
 
     @property
     def tracker(self) -> ProgressTracker:
