@@ -143,6 +143,12 @@ def make_card(event: Event, connection: Connection) -> None:
 def cards(connection: Connection) -> None:
     connection.execute(text("CREATE TABLE IF NOT EXISTS card (id INTEGER PRIMARY KEY)"))
 """
+SHOWS_CARDS = """
+@on_start("cards")
+def shown(connection: Connection) -> None:
+    form = "OR REPLACE VIEW shown" if connection.dialect.name == "postgresql" else "VIEW IF NOT EXISTS shown"
+    connection.execute(text(f"CREATE {form} AS SELECT id FROM card"))
+"""
 SHARED, NAMED = (f"event-handling.groups.cards.rebuild.{which}" for which in ("shared-tables", "tables"))
 
 
@@ -152,11 +158,12 @@ SHARED, NAMED = (f"event-handling.groups.cards.rebuild.{which}" for which in ("s
     [({SHARED: ["reader"]}, 11), ({NAMED: ["card"]}, 0)],
     ids=["read tables are shared", "the table is named"],
 )
+@pytest.mark.parametrize("view", ["", SHOWS_CARDS], ids=["no view", "with a view"])
 def test_a_rebuild_whose_handlers_write_nothing_is_refused_and_changes_nothing(
-    empty: World, make_module: Callable[[str], ModuleType], settings: dict[str, Any], built: int
+    empty: World, make_module: Callable[[str], ModuleType], settings: dict[str, Any], built: int, view: str
 ) -> None:
     shared = TWO_GROUPS.replace('@on_start("readers")', '@on_start("readers")\n@on_start("cards")', 1)
-    empty.module = make_module(shared.replace("loan l", "loan") + NEEDS_A_READER)
+    empty.module = make_module(shared.replace("loan l", "loan") + NEEDS_A_READER + view)
     empty.add(10)
     empty.run()
     empty.send("INSERT INTO card VALUES (99)")
@@ -171,6 +178,26 @@ def test_a_rebuild_whose_handlers_write_nothing_is_refused_and_changes_nothing(
     with empty.application(**settings) as application:
         application.rebuilds.rebuild("cards")
     assert empty.send("SELECT count(*) FROM card") == [(built,)]
+
+
+ONLY_READS = """
+@event_handling("cards", types=["lent"])
+def look(event: Event, connection: Connection) -> None:
+    connection.execute(text("SELECT id FROM shown")).all()
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rebuild_of_a_group_that_has_only_a_view_is_not_refused(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    view = SHOWS_CARDS.replace("id FROM card", "1 AS id")
+    empty.module = make_module(TWO_GROUPS.replace("loan l", "loan") + ONLY_READS + view)
+    empty.add(10)
+    empty.run()
+    with empty.application() as application:
+        assert application.rebuilds.rebuild("cards").position == 10
+    assert empty.send("SELECT id FROM shown") == [(1,)]
 
 
 SENDS_MAIL = """

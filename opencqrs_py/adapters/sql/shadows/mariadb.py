@@ -351,8 +351,7 @@ class MariaDbShadows(ServerShadows):
             rows.delete(f"{quoted(old)}.")
             rows.copy(self._ours, f"{quoted(old)}.")
             self._write_code(connection, place, swap)
-            moved = [each for each in tables if each.is_moved]
-            begun = self._swapping(connection, swap, before, moved)
+            begun = self._swapping(connection, swap, before, tables)
             self.rebuilds.write(connection, replace(begun, phase=RebuildPhase.SWAPPING))
         return tables
 

@@ -233,7 +233,7 @@ class PostgresqlShadows(ServerShadows):
             self._copy_kept_tables(connection, old)
             began = self._lock(connection, [each.name for each in moved if each.fate is Fate.SWAPPED])
             self._require_same_structure(connection, swap, before)
-            before = self._swapping(connection, swap, before, moved)
+            before = self._swapping(connection, swap, before, tables)
             exchange(connection, self._live_place, moved, shadow, old)
             rows.copy(self._ours, f"{quoted(old)}.")
             position = rows.replace(f"{quoted(shadow)}.", self._ours, keep_replays=True)

@@ -304,14 +304,17 @@ class Shadows(ABC):
 
     @staticmethod
     def _swapping(
-        connection: Connection, swap: Swap, before: RebuildRecord, moved: Sequence[ShadowTable]
+        connection: Connection, swap: Swap, before: RebuildRecord, tables: Sequence[ShadowTable]
     ) -> RebuildRecord:
         """Return the record with what is swapped, and with the tables that the group fills, have rows and stay.
 
         Raises:
-            RebuildError: OCQ-630, if nothing is swapped although events were handled.
+            RebuildError: OCQ-630, if there are tables but none is swapped, although events were handled; a view has no
+                rows of its own.
         """
-        if swap.handled and not moved:
+        moved = [each for each in tables if each.is_moved]
+        stays = any(each.is_table and each.fate is Fate.LEFT for each in tables)
+        if swap.handled and stays and not any(each.is_table for each in moved):
             raise nothing_to_swap(swap.group)
         left = sorted(swap.fills - {each.name for each in moved})
         filled = tuple(name for name in left if has_rows(connection, name))

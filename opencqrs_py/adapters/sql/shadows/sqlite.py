@@ -194,7 +194,7 @@ class SqliteShadows(Shadows):
                 if refused := _virtual(connection, tables):
                     raise obstructed(group, refused, _FIX)
                 moved = [each for each in tables if each.is_moved]
-                before = self._swapping(connection, swap, before, moved)
+                before = self._swapping(connection, swap, before, tables)
                 self._keep(old, group, [each.name for each in moved if each.fate is Fate.SWAPPED])
                 began = time.monotonic()
                 _exchange(connection, [each.name for each in moved], [each.name for each in moved], keep=True)
