@@ -376,6 +376,11 @@ FILLED_BY_OTHERS = {
     "in bulk": "    bulk.upsert(connection, 'lent', [{'isbn': '/', 'n': 0}], keys='isbn')",
     "by a statement": "    connection.execute(insert(lent).values(isbn='/', n=0))",
     "by a renamed statement": "    connection.execute(into(lent).values(isbn='/', n=0))",
+    "by statements of both names": "    connection.execute(insert(fines).values(n=1)); connection.execute(into(lent))",
+    "by statements of both names, imported here": (
+        "    from sqlalchemy import insert as put\n"
+        "    connection.execute(insert(fines).values(n=1)); connection.execute(put(lent))"
+    ),
     "by another name": "    lent_too = lent\n    connection.execute(lent_too.delete())",
     "by a helper": "    write(connection, lent)",
     "by a statement that is passed on": "    [connection.execute(change(lent)) for change in (delete,)]",

@@ -106,7 +106,10 @@ class CodeReader:
         return walk.texts
 
     def nodes(self, members: Iterable[object]) -> list[ast.AST] | None:
-        """Return the source of functions, classes and objects with all that they use; ``None`` if some has none."""
+        """Return the source of functions, classes and objects with all that they use; ``None`` if some has none.
+
+        Of the imports outside of them, it has those names (``ast.alias``) that are used.
+        """
         walk = _Walk(self, values=False)
         for member in members:
             walk.add(member)
@@ -286,6 +289,7 @@ class _Walk:
         statements: Sequence[ast.stmt] = [local[name]] if name in local else module.bindings.get(name, ())
         for statement in statements:
             if isinstance(statement, ast.Import | ast.ImportFrom):
+                self.nodes += [alias for alias in statement.names if (alias.asname or alias.name) == name]
                 for home, rest in _imported(statement, name, module.package):
                     self._add_imported(home, (*rest, *attributes))
             else:

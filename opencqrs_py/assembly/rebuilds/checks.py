@@ -102,11 +102,16 @@ def written_tables(code: UserCode) -> set[str] | None:
     calls = [each for each in nodes if isinstance(each, ast.Call) and _last_name(each.func) in _WRITERS]
     named = [name for name in map(_last_name, nodes) if name in _WRITERS]
     imported = {text.rpartition(".")[2] for text in code.texts if text.startswith("name ")} & _WRITERS
-    if len(calls) < len(named) or not imported <= {*named}:
+    if len(calls) < len(named) or not imported <= {*named} or any(map(_renames_writer, nodes)):
         return None  # one is passed on, or has another name
     known = _tables_by_name(nodes)
     found = [_table_in(_target_of(call), known) for call in calls]
     return None if None in found else {table for table in found if table is not None}
+
+
+def _renames_writer(node: ast.AST) -> bool:
+    """Return whether a node is the part of an import that gives another name to what writes."""
+    return isinstance(node, ast.alias) and node.name in _WRITERS and node.asname not in (None, node.name)
 
 
 def _table_in(target: ast.expr | None, known: Mapping[str, str | None]) -> str | None:
