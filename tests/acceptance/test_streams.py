@@ -144,6 +144,7 @@ def tables(connection: Connection) -> None:
 def show(raw: Event, connection: Connection) -> None:
     print("handled by print", flush=True)
     os.system("echo handled by a program")
+    connection.execute(text("INSERT INTO printed VALUES (:id)"), {"id": raw.id})
 
 @job("tidy")
 def tidy() -> None:
