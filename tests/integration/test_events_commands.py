@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -738,11 +739,10 @@ def test_tail_ends_when_its_sqlite_file_is_replaced(tmp_path, events) -> None:
     ) as tail:
         assert tail.stdout is not None
         assert "  old  " in tail.stdout.readline()
-        for file in (tmp_path / "project").glob("opencqrs.db*"):
-            file.unlink()
-        events("append", "--type", "new")
+        file = tmp_path / "project" / "opencqrs.db"
+        shutil.copy(file, other := tmp_path / "other.db")
+        other.replace(file)  # at once: one file deleted after the other would be noticed in between
         out, told = tail.communicate(timeout=300)
-    file = tmp_path / "project" / "opencqrs.db"
     assert f"[OCQ-326] another file is in the place of the SQLite database that is in use\n  where: {file}\n" in told
     assert (tail.returncode, out) == (2, "")
 
