@@ -91,6 +91,14 @@ EVENTS = {
 }
 
 
+def on(engine):
+    return {
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+    }
+
+
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 @pytest.mark.parametrize("layout", EVENTS)
 def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engine, layout):
@@ -98,13 +106,7 @@ def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engi
     (tmp_path / "code" / f"sales_{layout}_{engine}.py").write_text(HANDLERS)
     monkeypatch.syspath_prepend(tmp_path / "code")
     module = __import__(f"sales_{layout}_{engine}")
-    settings = {
-        "events.format": layout,
-        "event-handling.standard.processing.engine": engine,
-        "spark.master": "local[1]",
-        "spark.driver-handles": "never",
-    }
-    application = Application(settings, [module], tmp_path)
+    application = Application(on(engine) | {"events.format": layout}, [module], tmp_path)
     lines = (
         f'{{"id": "{number}", "source": "s", "type": "{kind}", "subject": "/x", "data": {data}}}'
         for number, (kind, data) in enumerate(EVENTS[layout])
@@ -118,12 +120,7 @@ def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engi
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_prices_among_others_that_are_decoded_together_keep_their_digits(tmp_path, make_module, engine):
-    settings = {
-        "event-handling.standard.processing.engine": engine,
-        "spark.master": "local[1]",
-        "spark.driver-handles": "never",
-    }
-    application = Application(settings, [make_module(IN_CHUNKS)], tmp_path)
+    application = Application(on(engine), [make_module(IN_CHUNKS)], tmp_path)
     prices = ["1.5", "2.5", PRICE, "3.5", PRICE, "4.5"]
     application.event_store.append(
         parse_event(
@@ -142,12 +139,7 @@ def test_an_upcaster_that_returns_a_number_not_allowed_in_json_stops_the_partiti
     tmp_path, make_module, engine, discount
 ):
     module = make_module(WITHOUT_A_NUMBER.replace("DISCOUNT", repr(discount)))
-    settings = {
-        "event-handling.standard.processing.engine": engine,
-        "spark.master": "local[1]",
-        "spark.driver-handles": "never",
-    }
-    application = Application(settings, [module], tmp_path)
+    application = Application(on(engine), [module], tmp_path)
     line = '{"id": "1", "source": "s", "type": "sold.v1", "subject": "/x", "data": {}}'
     application.event_store.append([parse_event(line)])
     assert application.run(until_caught_up=True).failed
