@@ -19,7 +19,8 @@ from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.code.group_code import UserCode, code_of_users
 from opencqrs_py.assembly.group_names import group_named
 from opencqrs_py.assembly.layouts import partitions_of
-from opencqrs_py.assembly.rebuilds.checks import require_streaming, shared_tables, tables_of
+from opencqrs_py.assembly.rebuilds.checks import require_streaming
+from opencqrs_py.assembly.rebuilds.filled_tables import shared_tables, tables_of
 from opencqrs_py.assembly.rebuilds.shadow_build import (
     FilledShadow,
     OnProgress,

@@ -17,7 +17,8 @@ from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.code.group_code import code_of_users, starts_fingerprint
 from opencqrs_py.assembly.databases import DatabaseRule, SettingValue
 from opencqrs_py.assembly.initial_positions import initial_position
-from opencqrs_py.assembly.rebuilds.checks import require_streaming, shared_tables
+from opencqrs_py.assembly.rebuilds.checks import require_streaming
+from opencqrs_py.assembly.rebuilds.filled_tables import shared_tables
 from opencqrs_py.assembly.rebuilds.reach import Reach
 from opencqrs_py.assembly.resequencing import is_resequenced
 from opencqrs_py.config import EffectiveGroup
