@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World, of
+from support.rebuilding import HANDLERS, KINDS, RIGHT, World, of, with_wrong_row
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
@@ -59,13 +59,7 @@ def empty(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> World:
 
 @pytest.fixture
 def world(empty: World, make_module: Callable[[str], ModuleType]) -> Iterator[World]:
-    """A group that has handled 98 events, and one row of whose table has become wrong."""
-    empty.module = make_module(HANDLERS)
-    empty.add(98)
-    empty.run()
-    empty.send(WRONG)
-    yield empty
-    del empty.module.mailed[:]
+    yield from with_wrong_row(empty, make_module)
 
 
 # ------------------------------------------------------------------------------------------------ swap and way back

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.rebuilding import HANDLERS, KINDS, NEW, OLD, WRONG, World
+from support.rebuilding import KINDS, NEW, OLD, World, with_wrong_row
 
 from opencqrs_py.adapters.sql import tables as module
 from opencqrs_py.adapters.sql.shadows.mariadb import MariaDbShadows
@@ -36,15 +36,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 def world(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path, make_module: Callable[[str], ModuleType]
 ) -> Iterator[World]:
-    """A group that has handled 98 events, and one row of whose table has become wrong."""
     url = "" if kind == "sqlite" else request.getfixturevalue("fresh_url")(kind)
-    world = World(url, tmp_path, kind)
-    world.module = make_module(HANDLERS)
-    world.add(98)
-    world.run()
-    world.send(WRONG)
-    yield world
-    del world.module.mailed[:]
+    yield from with_wrong_row(World(url, tmp_path, kind), make_module)
 
 
 def set_back(world: World, name: str, version: int, *places: str) -> None:

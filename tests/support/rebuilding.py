@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -149,6 +149,16 @@ class World:
         if self.kind == "sqlite":
             return (self.folder / f"read.db-{name}.db").exists()
         return bool(self.send(f"SELECT 1 FROM information_schema.schemata WHERE schema_name = '{name}'"))
+
+
+def with_wrong_row(world: World, make_module: Callable[[str], ModuleType]) -> Iterator[World]:
+    """Yield a world with a group that has handled 98 events, and one row of whose table has become wrong."""
+    world.module = make_module(HANDLERS)
+    world.add(98)
+    world.run()
+    world.send(WRONG)
+    yield world
+    del world.module.mailed[:]
 
 
 def of(empty: World, make_module: Callable[[str], ModuleType], tables: str, handler: str, *before: str) -> World:
