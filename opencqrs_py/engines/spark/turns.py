@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 0.005  # after which a partition lets another one step
 SLOW_SECONDS = 0.5  # after which the others no longer wait for a turn
+CATCH_UP_SECONDS = 0.05  # for which the first partitions let those behind them catch up, before they step again
 _LOOK_SECONDS = 0.05  # between two reads of the log for the others, while a turn is slow
 
 Permitted: TypeAlias = "Callable[[], bool]"
@@ -169,6 +170,8 @@ class PartitionsInTurn:
         self._processors = {each.partition: each for each in processors}
         self._open = list(self._processors)  # those that may have something to do
         self._slow: dict[Partition, Turn] = {}
+        self._advancing = set[Partition]()  # those whose last turn moved them
+        self._all_step_at = 0.0
 
     def run(self, until: float, permitted: Permitted) -> None:
         """Have each partition take a turn, and continue with all of them until a time while they have something to do.
@@ -199,7 +202,8 @@ class PartitionsInTurn:
         The permission may end during any of the turns.
         """
         alone = len(self._processors) == 1
-        for partition in tuple(self._open):
+        behind = self._behind()
+        for partition in behind or tuple(self._open):
             if not permitted():
                 return
             upto = None if alone else max(self.outcomes[one].cursor.position for one in self._open)
@@ -209,6 +213,18 @@ class PartitionsInTurn:
                 self._take(partition, turn)
             else:
                 self._slow[partition] = turn
+        if not behind:
+            self._all_step_at = time.monotonic() + CATCH_UP_SECONDS
+
+    def _behind(self) -> list[Partition]:
+        """Return the partitions for which the others wait a moment: those that are catching up with the first one.
+
+        What is behind would stay behind if each took as many steps, and pages would be read again for it.
+        """
+        if time.monotonic() >= self._all_step_at:
+            return []
+        first = max((self.outcomes[one].cursor.position for one in self._open), default=0)
+        return [one for one in self._open if one in self._advancing and self.outcomes[one].cursor.position < first]
 
     def _look_at_slow(self, *, resting: bool) -> None:
         """Process ended turns; the partitions without work check again."""
@@ -222,11 +238,13 @@ class PartitionsInTurn:
             self._open += [each for each, outcome in self.outcomes.items() if outcome.idle and each not in known]
 
     def _take(self, partition: Partition, turn: Turn) -> None:
+        before = self.outcomes[partition].cursor.position
         try:
             outcome = self.outcomes[partition] = turn.result()
         except TaskTimedOutError as error:
             so_far = self.outcomes | {each: slow.so_far for each, slow in self._slow.items()}
             raise error.beside(one for each, one in so_far.items() if each != partition) from None
+        (self._advancing.add if outcome.cursor.position > before else self._advancing.discard)(partition)
         if not outcome.idle and outcome.failure is None:
             self._open.append(partition)
 

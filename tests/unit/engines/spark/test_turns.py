@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Signal
 from threading import current_thread
@@ -56,9 +56,10 @@ def processors() -> list[Processor]:
     return [Processor(partition, 5) for partition in layout(3)]
 
 
-def in_turn(processors: list[Processor]) -> PartitionsInTurn:
-    outcomes = {one.partition: Outcome(Cursor(one.partition, 1, 0, 0)) for one in processors}
-    return PartitionsInTurn(Turns(NO_LIMITS), processors, outcomes)
+def in_turn(processors: list[Processor], begun: Sequence[int] = (0, 0, 0)) -> PartitionsInTurn:
+    """Return the partitions of the processors at the positions where they have ``begun``."""
+    cursors = [Cursor(one.partition, 1, at, at) for one, at in zip(processors, begun, strict=False)]
+    return PartitionsInTurn(Turns(NO_LIMITS), processors, {one.partition: Outcome(one) for one in cursors})
 
 
 def positions(partitions: PartitionsInTurn) -> list[int]:
@@ -152,6 +153,34 @@ def test_without_permission_the_others_do_not_continue_during_a_slow_turn(proces
     partitions = in_turn(processors)
     partitions.run(float("inf"), permitted)
     assert positions(partitions) == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reached"),
+    [pytest.param(float("inf"), [4, 4, 4], id="they-wait"), pytest.param(0.0, [6, 4, 5], id="not-any-longer")],
+)
+def test_the_first_partitions_let_one_behind_them_catch_up_for_a_moment(seconds, reached, processors, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
+    monkeypatch.setattr(turns, "CATCH_UP_SECONDS", seconds)
+    caught_up = Signal()
+    for one in processors:
+        one.head = 9
+    processors[1].before[4] = caught_up.set
+    partitions = in_turn(processors, (3, 1, 3))
+    partitions.run(float("inf"), lambda: not caught_up.is_set())
+    assert positions(partitions) == reached
+
+
+def test_the_first_partitions_do_not_wait_for_one_that_stays_where_it_is(processors, monkeypatch):
+    """As one does that has much to do in the inbox."""
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
+    monkeypatch.setattr(turns, "CATCH_UP_SECONDS", float("inf"))
+    processors[1].step = lambda cursor: Outcome(cursor, without_log=True)  # type: ignore[method-assign]
+    at_head = Signal()
+    processors[2].before[5] = at_head.set
+    partitions = in_turn(processors, (3, 1, 3))
+    partitions.run(float("inf"), lambda: not at_head.is_set())
+    assert positions(partitions) == [5, 1, 5]
 
 
 def test_a_single_partition_needs_no_thread(processors):
