@@ -29,6 +29,7 @@ but then filters and batch keys are not stored, and people can neither see nor p
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 import time
@@ -145,6 +146,7 @@ def _run(answer: Pipe, url: str, engine: str, mode: str, handler: str, options: 
         "event-handling.standard.sequence.resolution": "per_subject",
     }
     with Application(settings, HANDLERS[handler], Path(__file__).parent) as application:
+        gc.freeze()  # as opencqrs run does
         application.run(until_caught_up=True, observer=watch)
     _check(url, options.events)
     answer.send(watch.handled / (watch.ended - watch.began))
