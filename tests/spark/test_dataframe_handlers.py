@@ -107,6 +107,7 @@ def test_each_class_has_its_own_data_frame() -> None:
     test.expect_rows("SELECT isbn, loans, back FROM popular ORDER BY isbn", [("1", 1, 1), ("2", 1, None)])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_a_failing_range_is_halved_until_the_event_is_alone_and_skipped(size: int) -> None:
     test = HandlerTest(tables, lent, retry=FixedBackOff(1, max_attempts=2), batch_size=size)
@@ -231,7 +232,11 @@ def test_decorator_and_parameter_belong_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: os._exit(3)], ids=["kill", "exit"]
+    "end",
+    [
+        pytest.param(lambda: os.kill(os.getpid(), signal.SIGKILL), id="kill"),
+        pytest.param(lambda: os._exit(3), id="exit", marks=pytest.mark.release),
+    ],
 )
 def test_a_worker_that_ends_is_recognised_by_the_error_of_spark(spark: SparkSession, end: Callable[[], None]) -> None:
     def ended(batches: Any) -> Any:
@@ -251,11 +256,12 @@ def unreadable(batches: Any) -> Any:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda frame, folder: frame.toArrow(),
-        lambda frame, folder: frame.write.parquet(str(folder / "lake")),
-        lambda frame, folder: list(frame.toLocalIterator()),
+        pytest.param(lambda frame, folder: frame.toArrow(), id="toArrow", marks=pytest.mark.release),
+        pytest.param(lambda frame, folder: frame.write.parquet(str(folder / "lake")), id="write"),
+        pytest.param(
+            lambda frame, folder: list(frame.toLocalIterator()), id="toLocalIterator", marks=pytest.mark.release
+        ),
     ],
-    ids=["toArrow", "write", "toLocalIterator"],
 )
 def test_an_event_that_cannot_become_a_row_is_reported_however_the_frame_is_used(
     spark: SparkSession, tmp_path: Path, use: Callable[[DataFrame, Path], object]

@@ -119,6 +119,7 @@ sessions.close(patience=0)
 """
 
 
+@pytest.mark.release  # a rare end of a start
 def test_an_abandoned_start_leaves_nothing_in_a_jvm_that_outlives_the_process(java: dict[str, str]) -> None:
     for script in (GIVEN_UP, OPENED, OPENED):
         command, environment = [sys.executable, "-c", script], {**os.environ, **java}

@@ -41,6 +41,7 @@ OTHERS = [
 ]
 ON_ALL = pytest.mark.parametrize("kind", ["sqlite", *OTHERS])
 ON_ONE = pytest.mark.release(kind=("sqlite", "mariadb"))  # where the databases differ in nothing that is shown
+BY_READERS = pytest.mark.release  # as the unit tests of the readers, which need no Spark
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ SHOWN = [
 ]
 
 
-@pytest.mark.release(kind="sqlite")
+@pytest.mark.release(kind=("sqlite", "postgresql"))  # of which a table is read in several tasks below
 @ON_ALL
 def test_every_event_is_read_once_with_all_its_columns(spark, url):
     frame = load(spark, url)
@@ -100,6 +101,7 @@ def test_every_event_is_read_once_with_all_its_columns(spark, url):
     assert tuple(row) == (7, "7", "urn:s", "/x/1", "odd", 1_767_830_400, "application/json", "[7]", None)
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # which a store reads as it does elsewhere
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -167,6 +169,7 @@ def test_a_payload_becomes_a_variant_without_losing_digits(spark, log, sales):
     ]
 
 
+@pytest.mark.release  # as batches
 def test_a_stream_has_the_columns_of_its_schema(spark, log, sales, tmp_path):
     stream = spark.readStream.format("opencqrs").options(url=sales, schema=FIELDS).load()
     query = stream.writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/checkpoint")
@@ -183,6 +186,7 @@ def test_data_that_do_not_match_the_schema_end_the_query_and_name_the_event(spar
     assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.release  # as the unit tests of ranges
 def test_ranges_have_equal_sizes_although_positions_have_a_gap(spark, log):
     log.grow(COUNT)
     with log.database.writing() as connection:
@@ -219,6 +223,7 @@ def test_a_data_frame_shows_the_log_as_it_was_when_it_was_first_used(spark, log)
     assert (frame.count(), load(spark, log.url).count()) == (5, 7)
 
 
+@pytest.mark.release  # files that are replaced are read, too
 def test_files_can_be_read_as_a_log(spark, log, tmp_path):
     for part in range(3):
         lines = (json.dumps(write_event(made_up(n))) for n in range(1 + 10 * part, 11 + 10 * part))
@@ -246,6 +251,7 @@ SUBJECTS = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/a/", "/a//b", "b", "/A", "/b",
 TYPES = ["odd", "even", "Odd", "odd.v1", "it's"]
 OPTIONS = [{}, {}, {"subject": "/a"}, {"types": "odd,even"}, {"from": "100", "to": "300"}]
 QUERIES = 40
+FEW_QUERIES = 8  # without --all
 
 
 def random_log(draw):
@@ -293,13 +299,16 @@ class Asked(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def asked(spark):
+def asked(spark, request):
     draw = random.Random(4711)
     log = random_log(draw)
     rows = [event._replace(position=place) for place, event in enumerate(log, 1)]
     alone = spark.createDataFrame([tuple(row) for row in rows], DDL).withColumn("time", sf.to_timestamp("time"))
     alone = alone.coalesce(1).cache()
-    queries = [(draw.choice(OPTIONS), random_query(draw)) for _ in range(QUERIES)]
+    queries = [
+        (draw.choice(OPTIONS), random_query(draw))
+        for _ in range(QUERIES if request.config.getoption("--all") else FEW_QUERIES)
+    ]
     known = answers(alone.where(query) for _, query in queries)
     alone.unpersist()
     found = [known_positions(known[number], rows, options) for number, (options, _) in enumerate(queries)]
@@ -367,6 +376,7 @@ def counting_source(file):
     return CountingSource
 
 
+@pytest.mark.few  # the others are pushed in unit tests
 @pytest.mark.parametrize(
     ("condition", "read", "left"),
     [
@@ -478,7 +488,7 @@ class Log:
         return [file.read_text().splitlines()[-1] for file in files]
 
 
-@ON_ONE
+@pytest.mark.release  # a failed query, below, follows its log, too
 @ON_ALL
 def test_a_stream_follows_the_log_from_its_position(log):
     log.grow(5)
@@ -490,7 +500,7 @@ def test_a_stream_follows_the_log_from_its_position(log):
     assert [json.loads(offset)["position"] for offset in log.offsets()] == [5, 8]
 
 
-@ON_ONE
+@BY_READERS
 @ON_ALL
 def test_a_limit_splits_available_events_into_micro_batches(log):
     log.grow(10)
@@ -498,6 +508,7 @@ def test_a_limit_splits_available_events_into_micro_batches(log):
     assert [batch for batch in log.batches() if batch] == [[1, 3], [5, 7], [9]]
 
 
+@BY_READERS
 def test_an_available_now_query_ends_at_the_head_of_its_start(log):
     log.grow(4)
     log.follow(lambda _number, _seen: log.grow(1), maxEventsPerTrigger="2")
@@ -519,7 +530,7 @@ def test_a_failed_query_continues_from_its_checkpoint_without_loss_or_repetition
     assert log.batches() == [[1, 2], [3, 4], [5, 6, 7]]
 
 
-@ON_ONE
+@BY_READERS
 @ON_ALL
 def test_a_stream_has_bounds_like_a_batch_query(log):
     log.grow(30)
@@ -527,7 +538,7 @@ def test_a_stream_has_bounds_like_a_batch_query(log):
     assert log.batches() == [[4, 5, 6]]
 
 
-@ON_ONE
+@BY_READERS
 @ON_ALL
 def test_a_checkpoint_of_another_log_is_refused(log):
     log.grow(5)
@@ -540,6 +551,7 @@ def test_a_checkpoint_of_another_log_is_refused(log):
     assert log.batches() == [[1, 2, 3], [4, 5]]
 
 
+@BY_READERS
 def test_a_checkpoint_of_an_older_version_is_continued(log):
     log.grow(5)
     log.follow()
@@ -667,7 +679,7 @@ def test_the_options_are_evaluated_in_the_table(spark, log, shop, pushing, tmp_p
     assert sum(map(int, counts.read_text().split())) == 17
 
 
-@pytest.mark.release(kind="sqlite")
+@pytest.mark.release  # as a batch
 @ON_BOTH
 def test_a_stream_follows_a_table_of_another_system(log, shop):
     shop.sell(1, 5)
@@ -731,6 +743,7 @@ def lines(caught):
     return str(caught.value).splitlines()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -763,6 +776,7 @@ def test_an_error_is_raised_by_load_with_a_short_message(spark, reader, options,
     assert not Path("/nowhere").exists()
 
 
+@BY_READERS
 def test_an_unavailable_store_is_reported_when_the_query_is_planned(spark):
     register_data_source(spark)
     away = load(spark, "postgresql://ada:secret@127.0.0.1:1/log")
@@ -773,6 +787,7 @@ def test_an_unavailable_store_is_reported_when_the_query_is_planned(spark):
     assert "secret" not in str(caught.value)
 
 
+@BY_READERS
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_refused_login_is_reported_when_the_query_is_planned(spark, fresh_url, kind):
     register_data_source(spark)
@@ -829,6 +844,7 @@ def test_the_password_of_the_url_is_in_no_plan(spark, url, capsys, mode):
     assert "secret" not in frame._jdf.queryExecution().toString()
 
 
+@BY_READERS
 def test_a_store_that_becomes_unavailable_while_read_is_reported_without_a_stack_trace(spark, url):
     spark.dataSource.register(hidden_source(url))
     with pytest.raises(PythonException) as caught:
