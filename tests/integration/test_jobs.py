@@ -190,6 +190,7 @@ def test_j6_an_event_starts_a_run_for_its_id_once_even_across_restarts(url, jobs
     assert rows(url, "SELECT id FROM noted ORDER BY id") == [("o1",), ("o2",)]
 
 
+@pytest.mark.release  # rare
 def test_a_variable_lets_an_event_start_a_job_whose_name_it_cannot_spell(url, jobs, tmp_path, monkeypatch):
     (tmp_path / "dotted_jobs.py").write_text(JOBS.replace('@job("note")', '@job("note.v2")'))
     monkeypatch.setenv("OPENCQRS__JOBS__NOTE_V2__TRIGGERS__EVENTS__TYPES", "shop.*")
@@ -230,9 +231,9 @@ def test_j18_two_processes_run_each_tick_once(url, jobs, tmp_path):
     with made(url, jobs, tmp_path, **settings) as first, made(url, jobs, tmp_path, **settings) as second:
         first.start()
         second.start()
-        ended(first, "note", 10)
+        ended(first, "note", 4)
         first.stop()
-        runs = ended(second, "note", 15)
+        runs = ended(second, "note", 8)
     ticks = sorted(run.scheduled_at for run in runs)
     gaps = {round((after - before).total_seconds() * 1000) for before, after in pairwise(ticks)}
     assert gaps == {200}
@@ -299,6 +300,7 @@ def test_a_run_whose_process_was_killed_continues_in_another_and_repeats_nothing
     assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
 
 
+@pytest.mark.release  # as a run of a process, and the unit tests of the desk
 @pytest.mark.parametrize(
     ("by", "overlap"),
     [("a process that runs jobs", "queue"), ("the next caller", "skip"), ("the next caller", "cancel")],
@@ -358,6 +360,7 @@ def test_j11_a_cancelled_run_ends_and_records_who_cancelled_it(url, jobs, tmp_pa
     assert (done.status, done.reason) == (RunStatus.CANCELLED, "cancelled by ada: not today")
 
 
+@pytest.mark.release  # as one of a process that runs jobs
 def test_j11_a_cancelled_run_ends_in_a_process_that_runs_nothing_else(url, jobs, tmp_path):
     with made(url, jobs, tmp_path) as application, made(url, jobs, tmp_path) as other, ThreadPoolExecutor(1) as threads:
         try:
@@ -370,6 +373,7 @@ def test_j11_a_cancelled_run_ends_in_a_process_that_runs_nothing_else(url, jobs,
     assert (done.status, done.reason) == (RunStatus.CANCELLED, "cancelled by ada: not today")
 
 
+@pytest.mark.release  # as a cancelled run
 def test_j12_a_new_run_cancels_one_of_a_process_that_runs_nothing_else(url, jobs, tmp_path):
     cancels = {"jobs.slow.overlap": "cancel"}
     with (
@@ -442,6 +446,7 @@ def test_pausing_a_paused_job_and_resuming_an_active_one_change_nothing_and_say_
     ]
 
 
+@pytest.mark.release  # as the unit tests of the desk
 def test_the_schedule_of_the_process_started_last_applies(url, jobs, tmp_path):
     hourly = {"jobs.note.triggers.fixed-rate": "1h"}
     quick = {"jobs.note.triggers.fixed-rate": "200ms"}

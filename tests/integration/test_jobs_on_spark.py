@@ -167,7 +167,7 @@ def test_items_are_spread_over_workers_and_handled_once_even_if_one_is_killed_an
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("job:remind")) - before == 4
 
 
-@pytest.mark.release(kind="sqlite")
+@pytest.mark.release  # as a run on threads
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_run_whose_driver_is_killed_continues_in_another_process_and_repeats_nothing(make_project, kind):
     project = make_project(UNTIL_KILLED, kind, transaction="item", limit=ITEMS // 2)

@@ -140,6 +140,7 @@ def test_many_concurrent_requests_with_one_key_make_one_run(make, database):
     assert len({json.loads(text)["run"] for _, _, text in answers}) == len(made.jobs.runs()) == 1
 
 
+@pytest.mark.few  # the others are refused in unit tests
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
     [

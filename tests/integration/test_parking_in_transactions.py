@@ -215,14 +215,15 @@ def test_events_before_a_parked_one_take_effect_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("way", FAILING)
-@pytest.mark.few(url="mariadb")  # its savepoints are those of PostgreSQL
+@pytest.mark.few  # random failures, below, are of every way
 def test_everything_an_event_does_before_it_fails_is_undone(world: World, way: str) -> None:
     types = log(3 * CHUNK, {7: "at_once", 70: way, 71: "caught", CHUNK + 90: way, CHUNK + 99: way, 2 * CHUNK + 1: way})
     world.check(world.run(types))
 
 
+@pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
 @pytest.mark.release(seed=(2, 3, 4))
-@pytest.mark.release(sequencing=BY_BOOK, url=("postgresql", "mariadb"))  # which events are one sequence is not in SQL
+@pytest.mark.release(sequencing=BY_BOOK)  # which events are one sequence is not in SQL
 @pytest.mark.parametrize("sequencing", [{}, BY_BOOK], ids=["by subject", "by data"])
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.release(seed=1)
@@ -267,7 +268,7 @@ def test_an_event_without_a_sequence_after_a_parked_one_stops_the_partition_ther
     assert world.waiting(application) == sorted(set(until) - set(world.good))
 
 
-@pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
+@pytest.mark.release(url=("postgresql", "mariadb"))
 def test_after_commit_calls_are_made_once_and_only_for_handled_events(
     url: str, tmp_path: Path, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -276,7 +277,7 @@ def test_after_commit_calls_are_made_once_and_only_for_handled_events(
     assert world.module.mailed == Counter(world.good)
 
 
-@pytest.mark.release(url="mariadb")  # whose savepoints are those of PostgreSQL
+@pytest.mark.release(url=("postgresql", "mariadb"))  # where the partition stops is not in SQL
 def test_a_full_inbox_stops_the_partition_at_the_event_and_keeps_those_before_it(world: World) -> None:
     second = CHUNK + 2 * SIZE + 5
     limit = {"event-handling.standard.park.max-sequences": 1}

@@ -223,6 +223,19 @@ if event.number == 17:
     connection.commit()""",
 }
 
+USUAL = {
+    "rowcount decides",
+    "a row that is read decides",
+    "a savepoint for a statement that may fail",
+    "rows are copied",
+    "a row factory that reads the description",
+    "a statement in a thread",
+    "the error is caught and nothing is rolled back",
+    "the handler raises what hides an error",
+    "the transaction is committed",
+}
+"""What is tested without ``--all``."""
+
 
 class Ran(NamedTuple):
     tables: dict[str, list[Any]]
@@ -296,6 +309,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> list[Pipelining]:
     return found
 
 
+@pytest.mark.release(what=tuple(what for what in RIGHT if what not in USUAL))
 @pytest.mark.postgresql
 @pytest.mark.parametrize("what", RIGHT)
 def test_allowed_handlers_have_the_same_result_with_and_without_a_pipeline(
@@ -308,6 +322,7 @@ def test_allowed_handlers_have_the_same_result_with_and_without_a_pipeline(
     assert bool(again) == (what in HANDLED_AGAIN)
 
 
+@pytest.mark.release(body=tuple(body for what, body in FAILS.items() if what not in USUAL))
 @pytest.mark.postgresql
 @pytest.mark.parametrize("body", FAILS.values(), ids=FAILS)
 def test_failures_have_the_same_event_attempts_and_reason_with_and_without_a_pipeline(

@@ -224,6 +224,8 @@ RULES = {
 }
 
 
+@pytest.mark.release(url="sqlite_url", settings=SPARK)
+@pytest.mark.release(url="postgresql_url", settings=THREAD)
 @pytest.mark.parametrize(
     "settings", [pytest.param(THREAD, id="thread"), pytest.param(SPARK, id="spark", marks=pytest.mark.spark)]
 )
@@ -318,6 +320,7 @@ def handled(url: str) -> list[int]:
     return [position for (position,) in rows(url, "SELECT position FROM handled ORDER BY position")]
 
 
+@pytest.mark.release(parameter=SINGLE)
 @pytest.mark.parametrize(("parameter", "insert"), [(LISTS, INSERT_ALL), (SINGLE, INSERT_ONE)], ids=["list", "single"])
 def test_writes_by_the_drivers_connection_are_in_the_progress_transaction(
     url: str,
@@ -362,6 +365,7 @@ def test_a_list_that_fails_in_the_middle_is_still_handled_exactly_once(
 END = "if any(raw.position == 7 for raw in raws): connection.{end}()"
 
 
+@pytest.mark.release(end="rollback")
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_handler_that_ends_the_drivers_transaction_stops_its_partition(
     url: str, make_module: Callable[[str], ModuleType], application: MakeApplication, tmp_path: Path, end: str
@@ -385,7 +389,7 @@ AGAIN = "if any(raw.position == 7 for raw in raws):\n        connection.{end}()\
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("end", ["commit", pytest.param("rollback", marks=pytest.mark.release)])
 def test_on_postgresql_a_new_transaction_does_not_hide_the_end_of_the_first(
     postgresql_url: str,
     make_module: Callable[[str], ModuleType],

@@ -227,10 +227,11 @@ def test_a_processor_whose_sqlite_file_is_missing_fails_and_continues_when_it_is
 
 
 @pytest.mark.release(world="postgresql")
-def test_a_killed_process_is_replaced_and_nothing_is_lost_or_duplicated(world: World) -> None:
+@pytest.mark.parametrize("kills", [(40,), pytest.param((40, 120), marks=pytest.mark.release)], ids=["once", "twice"])
+def test_a_killed_process_is_replaced_and_nothing_is_lost_or_duplicated(world: World, kills: tuple[int, ...]) -> None:
     world.append()
     first, second = (world.worker(partition) for partition in range(PARTITIONS))
-    for killed_at in (40, 120):
+    for killed_at in kills:
         until(lambda killed_at=killed_at: len(world.ids()) >= killed_at)
         first.kill()
         assert first.wait(SECONDS) < 0
@@ -263,6 +264,7 @@ def test_a_second_processor_takes_over_and_the_first_ends(world: World) -> None:
     world.check()
 
 
+@pytest.mark.release(world="sqlite")
 def test_a_takeover_in_mid_chunk_waits_for_the_chunk_and_loses_nothing(world: World) -> None:
     entered, opened = Event(), Event()
     mine = next(n for n in range(1, 8) if PartitionKeyResolver(PARTITIONS)(f"/order/{n % 7}") == 0)

@@ -22,6 +22,7 @@ from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.processing.inbox.schedules import CronSchedule, FixedRate
 
 pytestmark = pytest.mark.release(url="sqlite_url")
+BY_SCHEDULE = pytest.mark.release  # as the unit tests of the schedule
 
 LENDING = "event-handling.groups.lending"
 SCHEDULED = {
@@ -198,6 +199,7 @@ def test_the_function_of_ordering_ref_orders_a_batch(make_library):
     assert library.handled in ([3, 1, 4, 2], [2, 3, 1, 4])
 
 
+@pytest.mark.release(settings=EACH)
 @pytest.mark.parametrize(("settings", "handled"), [({}, [2]), (EACH, [2, 3])], ids=["first", "all"])
 def test_a_function_of_ordering_ref_that_raises_is_a_failure_of_its_event(make_library, settings, handled):
     library = make_library(**{f"{LENDING}.batch.ordering-ref": "fragile"}, **settings)
@@ -240,6 +242,7 @@ def test_events_that_wait_too_long_expire(make_library, caplog):
     assert [record.message for record in caplog.records if "expired" in record.message] == [gone]
 
 
+@BY_SCHEDULE
 def test_a_paused_event_expires_too(make_library):
     library = make_library(**{f"{LENDING}.schedule.expires-after": "10m"})
     library.append(("1", "ada", 0))
@@ -262,6 +265,7 @@ def test_purge_keeps_events_that_have_not_expired(make_library):
     assert str(caught.value).splitlines()[0] == ("[OCQ-605] none of the events that match is expired: 1 retrying")
 
 
+@BY_SCHEDULE
 def test_within_the_grace_period_failures_are_not_recorded(make_library):
     library = make_library(**{f"{LENDING}.schedule.error-grace-period": "10m"})
     library.append(("1", "ada", 0))
@@ -275,6 +279,7 @@ def test_within_the_grace_period_failures_are_not_recorded(make_library):
     assert (entry.status, entry.attempts) == (InboxStatus.RETRYING, 1)
 
 
+@pytest.mark.release(settings={})  # as in mode all
 @pytest.mark.parametrize(
     ("settings", "due"), [({}, {1: True, 2: False, 3: True}), (EACH, {1: True, 2: True, 3: True})], ids=["first", "all"]
 )
@@ -291,6 +296,7 @@ def test_a_retry_makes_all_matching_events_due_at_the_next_tick(make_library, se
     assert sorted(library.handled) == [1, 2, 3]
 
 
+@BY_SCHEDULE
 def test_in_mode_fail_first_a_later_event_made_due_waits_for_its_batch(make_library):
     library = make_library()
     library.append(("1", "ada", 0), ("2", "ada", 0))
@@ -301,6 +307,7 @@ def test_in_mode_fail_first_a_later_event_made_due_waits_for_its_batch(make_libr
     assert (library.handled, library.waiting) == ([], {1: "retrying", 2: "pending"})
 
 
+@BY_SCHEDULE
 @pytest.mark.parametrize(("settings", "handled"), [({}, []), (EACH, [1])], ids=["first", "all"])
 def test_only_in_mode_fail_first_a_paused_event_delays_its_batch(make_library, settings, handled):
     library = make_library(**settings)
@@ -317,6 +324,7 @@ def test_only_in_mode_fail_first_a_paused_event_delays_its_batch(make_library, s
     assert sorted(library.handled) == [1, 2]
 
 
+@pytest.mark.release(settings=EACH)
 @pytest.mark.parametrize("settings", [{}, EACH], ids=["first", "all"])
 def test_a_skipped_event_leaves_and_the_rest_of_its_batch_is_handled(make_library, settings):
     library = make_library(**settings)
@@ -328,6 +336,7 @@ def test_a_skipped_event_leaves_and_the_rest_of_its_batch_is_handled(make_librar
     assert (library.handled, [skip.position for skip in library.inbox.skips(ALL)]) == ([2], [1])
 
 
+@BY_SCHEDULE
 @pytest.mark.parametrize(
     ("settings", "waiting", "skipped"),
     [({}, {1: "exhausted", 2: "pending"}, 0), ({f"{LENDING}.schedule.on-exhausted": "skip"}, {}, 1)],
@@ -365,6 +374,7 @@ def test_events_are_handled_at_the_ticks_of_a_cron_expression_while_the_applicat
     application.stop()
 
 
+@BY_SCHEDULE
 def test_a_process_reports_a_missed_tick_unless_its_run_tries_all_at_once(make_library, caplog):
     library = make_library(**{f"{LENDING}.schedule.cron": "0 3 * * *"})
     library.append(("1", "ada", 0))
