@@ -131,6 +131,7 @@ def reported(caplog) -> Callable[[Application], list[str]]:
     return reported
 
 
+@pytest.mark.release(kind="mariadb", schema="Our_log")
 @pytest.mark.parametrize("schema", ["", "Our_log"])
 @pytest.mark.parametrize("kind", SERVERS)
 def test_new_tables_on_a_server_are_reported_once_by_the_start_that_creates_them(
@@ -145,6 +146,8 @@ def test_new_tables_on_a_server_are_reported_once_by_the_start_that_creates_them
     assert reported(Application(settings, [handlers.other], tmp_path)) == []
 
 
+@pytest.mark.release(kind="mariadb")
+@pytest.mark.release(engine=SPARK)
 @pytest.mark.parametrize("engine", [THREAD, pytest.param(SPARK, marks=pytest.mark.spark)], ids=["thread", "spark"])
 @pytest.mark.parametrize("kind", SERVERS)
 def test_new_tables_of_read_models_on_a_server_are_reported_with_their_setting(
@@ -167,6 +170,7 @@ def test_new_tables_of_read_models_on_a_server_are_reported_with_their_setting(
     ]
 
 
+@pytest.mark.release(kind="mariadb")
 @pytest.mark.parametrize("kind", SERVERS)
 def test_of_two_concurrent_starts_one_reports_the_new_tables(handlers, tmp_path, fresh_url, caplog, kind):
     log, models = fresh_url(kind), fresh_url(kind)
@@ -233,6 +237,7 @@ def test_an_application_is_made_of_modules_and_settings(handlers, tmp_path):
     application.stop()
 
 
+@pytest.mark.release  # as in test_group_names.py
 @pytest.mark.spark
 def test_single_handlers_run_on_spark_wherever_their_module_is(handlers, tmp_path):
     application = Application({"spark.master": "local[1]", "spark.driver-handles": "never"}, [handlers.see], tmp_path)
@@ -335,6 +340,7 @@ def fail() -> None:
 """
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ["thread", "spark"])
 def test_a_run_that_has_ended_reports_its_partitions_as_stopped_or_failed(engine, make_module, tmp_path):
     settings = {
@@ -426,6 +432,7 @@ def fail_to_start(application: Application) -> None:
     application.stop()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("use", [add_and_run, run_and_read_status, start_and_stop, fail_to_start])
 @pytest.mark.parametrize("databases", [{}, {"database.url": "sqlite:///read.db"}], ids=["one", "two"])
 def test_a_stop_leaves_no_connection_to_a_database_open(databases, use, handlers, tmp_path):
@@ -626,6 +633,7 @@ def test_a_stop_right_before_the_processors_begin_leaves_nothing_running(engine,
     assert list(rows_of(tmp_path / "opencqrs.db", "SELECT group_name FROM opencqrs_progress")) == []
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_a_stop_during_the_preparation_of_a_start_is_not_ignored(engine, handlers, tmp_path, monkeypatch):
     settings = {"event-handling.standard.processing.engine": engine}
@@ -646,6 +654,7 @@ def test_a_stop_during_the_preparation_of_a_start_is_not_ignored(engine, handler
     assert list(rows_of(tmp_path / "opencqrs.db", "SELECT count(*) FROM seen")) == [(1,)]
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_an_observer_is_notified_of_each_claimed_and_released_partition(engine, handlers, tmp_path):
     settings = {

@@ -64,6 +64,7 @@ def test_after_the_wait_the_read_model_has_the_event(tmp_path, handlers, engine)
         assert caught_up(application, "seen", "fragile") == 3
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_group_that_fails_ends_the_wait_with_its_reason(tmp_path, handlers, engine):
     with Application(settings(engine), [handlers], tmp_path) as application:
@@ -146,6 +147,7 @@ UNHANDLED = [
 TRACKED = [("thread", "sql"), pytest.param("spark", "sql", marks=pytest.mark.spark), ("thread", "in_memory")]
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize(("engine", "tracking"), TRACKED)
 @pytest.mark.parametrize(("group", "why"), UNHANDLED, ids=["skip", "park", "schedule"])
 def test_an_event_that_was_not_handled_fails_the_wait(tmp_path, make_module, engine, tracking, group, why):

@@ -75,6 +75,7 @@ class Seen(Observer):
 DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("postgresql", "mariadb"))]
 
 
+@pytest.mark.release(engine="thread", database="postgresql")  # as on Spark
 @pytest.mark.release(engine="spark", database=("sqlite", "mariadb"))
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])

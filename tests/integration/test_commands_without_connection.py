@@ -17,6 +17,8 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly.resets import ResetTarget
 from opencqrs_py.errors import OpenCqrsError
 
+pytestmark = pytest.mark.release(world="mariadb")  # as on PostgreSQL
+
 FORGET = """
 from opencqrs_py import Reset, on_reset
 
@@ -84,6 +86,7 @@ def into_partitions(count: int, application: Application) -> None:
     application.layouts.repartition("catalog", count)
 
 
+@pytest.mark.release  # as a reset
 @pytest.mark.parametrize("stride", [FEW, MANY])
 def test_a_repartition_with_a_lost_connection_is_explained_and_can_be_repeated(
     world: World, cutter: Cutter, stride: int
@@ -113,6 +116,7 @@ def undone(application: Application) -> None:
         application.rebuilds.undo("catalog")
 
 
+@pytest.mark.release  # rebuilds that end early are completed in test_unfinished_rebuilds.py
 @pytest.mark.parametrize("stride", [200, pytest.param(20, marks=pytest.mark.release)])
 def test_a_rebuild_or_undo_with_a_lost_connection_is_explained_and_can_be_repeated(
     world: World, cutter: Cutter, stride: int

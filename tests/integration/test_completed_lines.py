@@ -35,6 +35,7 @@ class Waiting(Observer):
         self.seen.set()
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_a_line_completed_later_is_waited_for_and_handled_in_order(
     engine: str, tmp_path: Path, make_module: Callable[[str], ModuleType], request: pytest.FixtureRequest

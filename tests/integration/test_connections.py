@@ -99,7 +99,9 @@ def handled(url: str) -> Counter[int]:
     "settings",
     [
         pytest.param({"event-handling.standard.processing.engine": "thread"}, id="thread"),
-        pytest.param({"spark.master": "local[2]"}, id="spark", marks=[pytest.mark.spark, pytest.mark.slow]),
+        pytest.param(
+            {"spark.master": "local[2]"}, id="spark", marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.release]
+        ),
     ],
 )
 def test_fifty_groups_share_few_connections(
@@ -149,6 +151,7 @@ for number in range({groups}):
 """
 
 
+@pytest.mark.release  # as the contract of the pool
 @pytest.mark.postgresql
 def test_a_setting_allows_more_concurrent_transactions(
     make_module: Callable[[str], ModuleType], postgresql_url: str, tmp_path: Path
@@ -190,7 +193,7 @@ database.close()
     "server",
     [
         pytest.param("postgresql_server", marks=pytest.mark.postgresql),
-        pytest.param("mariadb_server", marks=pytest.mark.mariadb),
+        pytest.param("mariadb_server", marks=[pytest.mark.mariadb, pytest.mark.release]),
     ],
 )
 def test_a_fork_sends_nothing_on_connections_of_its_parent(

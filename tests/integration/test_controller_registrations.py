@@ -250,6 +250,7 @@ def test_a_run_until_caught_up_ends_when_all_started_partitions_are_caught_up(ma
     assert positions(application) == [10, 10]
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_until_caught_up_waits_for_partitions_that_controllers_start_later(make, project, engine, caplog):
     project.CONTENT["begins"] = False

@@ -60,6 +60,7 @@ def application(handlers: ModuleType, folder, partitions: int = 1, more: Mapping
     return made
 
 
+@pytest.mark.release(ask=Application.health)
 @pytest.mark.parametrize("ask", [Application.health, Application.status])
 def test_statements_of_a_look_do_not_grow_with_groups_and_partitions(ask, make_module, tmp_path, statements):
     sent = []

@@ -50,6 +50,7 @@ def seen(file: Path) -> int:
     return int(rows_of(file, "SELECT count(*) FROM seen")[0][0])
 
 
+@pytest.mark.release(engine="spark", settings={})
 @pytest.mark.parametrize("settings", [{}, {"database.ref": "library", "event-store.url": "sqlite:///events.db"}])
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_the_engine_in_a_container_is_the_database(make_module, tmp_path, settings, engine):
@@ -145,6 +146,7 @@ def names(url: str, schema: str | None) -> set[str]:
     return found
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.postgresql
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_a_schema_holds_all_our_tables_and_none_of_the_users(make_module, tmp_path, postgresql_url, engine):

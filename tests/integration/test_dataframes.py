@@ -99,9 +99,8 @@ RIGHT = [number for number in range(1, EVENTS + 1) if number % 10 and number != 
 DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("postgresql", "mariadb"))]
 
 
-@pytest.mark.release(database="sqlite")
+@pytest.mark.release(database=("postgresql", "mariadb"))  # whose upserts are tested with many rows
 @pytest.mark.spark
-@pytest.mark.release(database="mariadb")
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 def test_events_in_data_frames_are_handled_once_on_every_database(
     database: Database, project: ModuleType, spark: object
@@ -168,6 +167,7 @@ def most(events: DataFrame) -> None:
 """
 
 
+@pytest.mark.release  # as tests/spark shows of its session
 @pytest.mark.spark
 def test_views_and_settings_of_a_group_are_separate_from_other_groups(
     database: Database, project: ModuleType, spark: Any
@@ -263,6 +263,7 @@ def catch(payments: DataFrame, connection: Connection) -> None:
 """
 
 
+@pytest.mark.release  # as the unit tests of frames
 @pytest.mark.spark
 def test_a_handler_that_catches_the_loss_of_a_worker_skips_no_event(
     database: Database, project: ModuleType, spark: object

@@ -155,6 +155,7 @@ def test_the_host_can_get_the_error_that_ended_an_engine(handlers, tmp_path):
 # On other threads, and next to an event loop
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_it_starts_and_stops_in_the_thread_pool_of_a_running_event_loop(handlers, tmp_path, engine):
     settings = {
@@ -217,6 +218,7 @@ def test_a_start_from_several_threads_at_once_starts_once_and_refuses_the_others
     assert seen(tmp_path) == 10
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_signal_handlers_of_the_host_are_kept(handlers, tmp_path, engine):
     settings = {
@@ -344,12 +346,14 @@ def test_a_stop_at_process_exit_releases_everything(tmp_path):
     assert rows_of(tmp_path / "opencqrs.db", "SELECT DISTINCT state FROM opencqrs_progress") == [("stopped",)]
 
 
+@pytest.mark.release  # as one that stops it
 def test_a_process_that_does_not_stop_the_application_still_ends(tmp_path):
     done = hosted(tmp_path, WAIT)
     assert (done.returncode, done.stderr) == (0, "")
     assert seen(tmp_path) == 10
 
 
+@pytest.mark.release  # as the unit tests of a stop
 def test_a_stop_at_process_exit_does_not_wait_for_a_handler_that_never_returns(tmp_path):
     hangs = HANDLERS.replace("await asyncio.sleep(0)", "IN_HAND.set()\n    await asyncio.sleep(1e6)")
     hangs += "\nfrom threading import Event as Signal\nIN_HAND = Signal()\n"
@@ -378,6 +382,7 @@ application.stop()
     assert seen(tmp_path) == 10
 
 
+@pytest.mark.release  # as its stop
 def test_a_fork_cannot_check_the_groups_of_its_parent(tmp_path):
     """As the liveness probe of a worker that gunicorn has forked with ``--preload``."""
     ends = f"""{WAIT}
@@ -433,6 +438,7 @@ STARTED_BY_PARENT = (
 )
 
 
+@pytest.mark.release  # rare: on a server, which forks may use
 @pytest.mark.postgresql
 def test_a_fork_reports_the_progress_of_its_parent(postgresql_url, tmp_path):
     """As the view ``health`` of a worker that gunicorn has forked with ``--preload``."""
@@ -441,6 +447,7 @@ def test_a_fork_reports_the_progress_of_its_parent(postgresql_url, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, STARTED_BY_PARENT, "")
 
 
+@pytest.mark.release  # as in test_forks.py
 def test_a_fork_does_not_open_an_sqlite_file_that_its_parent_has_open(tmp_path):
     """SQLite would wait there for locks of threads that do not exist, or read what the parent overwrites."""
     writes = HANDLERS.replace("await asyncio.sleep(0)", "IN_HAND.set()\n    await asyncio.to_thread(FREED.wait)")
@@ -464,6 +471,7 @@ host_handlers.FREED.set()
     assert seen(tmp_path) == 10
 
 
+@pytest.mark.release  # as in test_forks.py
 def test_a_fork_uses_an_sqlite_file_not_in_use_when_it_is_forked(tmp_path):
     """As a worker of gunicorn with ``--preload``, if the application is used at import, but started in each worker."""
     ends = """

@@ -246,6 +246,7 @@ def handled(url: str) -> Callable[[str], list[int]]:
     return lambda group: [position for name, position in found if name == group]
 
 
+@pytest.mark.release(settings=SPARK)
 @pytest.mark.parametrize(
     "settings", [pytest.param(THREAD, id="thread"), pytest.param(SPARK, id="spark", marks=pytest.mark.spark)]
 )

@@ -213,7 +213,9 @@ POSTGRESQL = pytest.param("mapped_postgresql", marks=pytest.mark.postgresql)
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", [*KINDS, POSTGRESQL])
-@pytest.mark.release(engine="spark", kind=("gzipped", "zstandard", "mapped", "registered"))  # read as on threads
+@pytest.mark.release(
+    engine="spark", kind=("gzipped", "parquet", "zstandard", "mapped", "mapped_postgresql", "registered")
+)  # read as on threads
 def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
     kind: str, engine: str, handlers: ModuleType, make: Make, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -237,7 +239,7 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["mapped", POSTGRESQL])
-@pytest.mark.release(engine="spark", kind="mapped")  # read as on threads
+@pytest.mark.release(engine="spark")  # read as on threads
 def test_data_of_a_mapped_table_that_are_not_utf_8_concern_only_groups_that_decode_them(
     kind: str, engine: str, handlers: ModuleType, make: Make, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

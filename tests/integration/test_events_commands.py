@@ -556,6 +556,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.release  # one transaction
 def test_a_killed_import_leaves_nothing_and_can_be_repeated(tmp_path, events, stored) -> None:
     """The import is killed while it is in the middle of its transaction: SQLite refuses to let another one begin."""
     first = write_lines(tmp_path / "first.ndjson", [event(n) for n in range(100)])
@@ -713,7 +714,7 @@ def test_stats_of_an_empty_log_are_short(events) -> None:
     assert events("stats").out == "0 events\n"
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.release)])
 def test_tail_shows_the_last_events_and_new_ones_until_it_is_interrupted(tmp_path, events, stop) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(5)]))
     command = [sys.executable, "-m", "opencqrs_py", "events", "tail", "--lines", "2", "--format", "json"]
@@ -731,6 +732,7 @@ def test_tail_shows_the_last_events_and_new_ones_until_it_is_interrupted(tmp_pat
     assert (tail.returncode, told.strip()) == (130, "interrupted")
 
 
+@pytest.mark.release  # as the contract of SQLite files
 def test_tail_ends_when_its_sqlite_file_is_replaced(tmp_path, events) -> None:
     events("append", "--type", "old")
     command = [sys.executable, "-m", "opencqrs_py", "events", "tail"]
@@ -762,6 +764,7 @@ def test_tail_shows_one_line_per_event(tmp_path, events, monkeypatch) -> None:
     ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize(
     ("command", "told"),

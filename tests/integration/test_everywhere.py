@@ -174,7 +174,7 @@ DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in
 @pytest.mark.release(engine="spark")
 @pytest.mark.release(engine="thread", database="sqlite")
 @pytest.mark.release(engine="spark", database=("sqlite", "mariadb"))
-@pytest.mark.release(engine="hand", database=("postgresql", "mariadb"))
+@pytest.mark.release(engine="hand")  # as in test_processor_by_hand.py
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 @pytest.mark.parametrize(("run", "engine"), ENGINES)
 @pytest.mark.release(engine="thread", database="mariadb")  # as on PostgreSQL, for handlers

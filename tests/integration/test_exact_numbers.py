@@ -99,6 +99,7 @@ def on(engine):
     }
 
 
+@pytest.mark.release(engine="spark", layout="envelope")
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 @pytest.mark.parametrize("layout", EVENTS)
 def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engine, layout):
@@ -118,6 +119,7 @@ def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engi
     del sys.modules[module.__name__]
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_prices_among_others_that_are_decoded_together_keep_their_digits(tmp_path, make_module, engine):
     application = Application(on(engine), [make_module(IN_CHUNKS)], tmp_path)
@@ -133,6 +135,7 @@ def test_prices_among_others_that_are_decoded_together_keep_their_digits(tmp_pat
     assert rows == sorted((handler, price) for handler in ("each", "many") for price in prices)
 
 
+@pytest.mark.release(engine="spark", discount=("nan", "inf"))
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("discount", ["nan", "inf", "-inf"])
 def test_an_upcaster_that_returns_a_number_not_allowed_in_json_stops_the_partition(

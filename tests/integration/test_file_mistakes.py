@@ -99,7 +99,7 @@ BAD = {
 ENGINES = ["thread", pytest.param("spark", marks=pytest.mark.spark)]
 
 
-@pytest.mark.release(engine="spark", kind=("utf-16", "latin-1", "nul", "row"))
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", BAD)
 def test_run_and_status_name_file_and_line_of_a_bad_event(events, application, kind: str, engine: str) -> None:
@@ -146,7 +146,9 @@ def dangling(events: Path) -> None:
     (events / "a.ndjson").symlink_to("nowhere.ndjson")
 
 
-@pytest.mark.parametrize(("write", "code"), [(other_columns, "OCQ-235"), (dangling, "OCQ-234")])
+@pytest.mark.parametrize(
+    ("write", "code"), [(other_columns, "OCQ-235"), pytest.param(dangling, "OCQ-234", marks=pytest.mark.release)]
+)
 def test_a_log_that_cannot_be_read_is_explained_once_without_a_traceback(tmp_path, events, write, code: str) -> None:
     write(events)
     (tmp_path / "file_handlers.py").write_text(HANDLERS)
@@ -196,6 +198,7 @@ CHANGES = [(change, "thread") for change in (remove_oldest, insert, copy_and_tru
 CHANGES += [pytest.param(insert, "spark", marks=pytest.mark.spark)]
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize(("change", "engine"), CHANGES)
 def test_files_changed_between_two_runs_are_refused(tmp_path, events, application, change, engine) -> None:
     put(events / "1.ndjson", *range(20, 25))

@@ -142,6 +142,7 @@ def test_each_kind_of_change_has_its_event(git: Git, load: Loader) -> None:
     ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "subject"),
     [
@@ -339,6 +340,7 @@ def test_a_partial_clone_is_warned_about(git: Git, load: Loader, tmp_path: Path)
     assert loaded.stdout.count("\n") == 2
 
 
+@pytest.mark.release
 def test_thousands_of_renames_in_one_commit_stay_cheap(git: Git, load: Loader) -> None:
     for number in range(1500):
         git.write(f"old/{number}", f"{number}\n" * 10)

@@ -202,6 +202,7 @@ class Returns:
 """
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("old", "new", "changed"),
     [
@@ -235,6 +236,7 @@ def test_an_upcaster_that_names_no_type_affects_all_groups(code_of):
 SEQUENCE = "event-handling.standard.sequence"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -261,6 +263,7 @@ def test_sequence_settings_are_part_of_the_code(code_of, one, other, same):
     assert found[0].handlers == found[1].handlers
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("reference", "old", "new", "same"),
     [

@@ -188,6 +188,7 @@ def test_the_status_equals_that_of_the_command(make):
     assert partition["events_per_second"] == 0.0
 
 
+@pytest.mark.release  # the load is in metrics and status, above
 @pytest.mark.spark
 @pytest.mark.usefixtures("looks_are_not_kept", "spark")
 def test_another_process_sees_the_load_of_a_node_on_spark(make):
@@ -243,6 +244,7 @@ def test_without_the_client_of_prometheus_the_start_is_refused_with_what_to_inst
     assert (raised.value.code, raised.value.fix) == ("OCQ-539", "pip install 'opencqrs-py[http]'")
 
 
+@pytest.mark.release(path="/health/ready")
 @pytest.mark.usefixtures("looks_are_not_kept")
 @pytest.mark.parametrize("path", ["/metrics", "/health/ready"])
 def test_statements_of_a_request_do_not_grow_with_groups_and_partitions(path, make, statements):

@@ -120,6 +120,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < until
 
 
+@pytest.mark.release(database="postgresql_url")  # the locks are not in SQL
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("database", DATABASES)
 def test_events_are_handled_under_locks_held_only_by_the_driver(request, make, project, engine, database):
@@ -155,6 +156,7 @@ def test_a_failed_group_started_by_name_is_unhealthy_in_every_process(make):
             each.await_position("seen")
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_second_process_stands_by_and_takes_over(make, engine):
     first, second = make(engine), make()
@@ -180,6 +182,7 @@ def test_the_status_names_owners_only_of_locks_held_by_this_process(make):
     assert {each.owner for each in of(second)} == {""}
 
 
+@pytest.mark.release  # as the unit tests of shares
 def test_processes_share_partitions_up_to_the_limit_of_each(make):
     most = {f"{GROUP}.life-cycle.max-partitions-per-node": 2}
     first, second, third = make(**most), make(**most), make(**most)

@@ -21,6 +21,7 @@ MORE = 3 * LIVE  # events, of which a store reads only the attributes that the g
 BOOKS = "event-handling.groups.books"
 PARKING = {f"{BOOKS}.retry.policy": "none", f"{BOOKS}.retry.on-exhausted": "park"}
 SCHEDULED = {f"{BOOKS}.processing.mode": "scheduled", f"{BOOKS}.schedule.on-exhausted": "block"}
+EACH = {**SCHEDULED, f"{BOOKS}.batch.mode": "all"}
 STREAMING = {f"{BOOKS}.retry.policy": "none", f"{BOOKS}.retry.on-exhausted": "stop"}
 HANDLERS = """
 from dependency_injector import containers, providers
@@ -85,6 +86,7 @@ def books(make_module: Callable[[str], ModuleType], sqlite_url: str, tmp_path: P
     return Books(make_module(HANDLERS), sqlite_url, tmp_path)
 
 
+@pytest.mark.release(before=SCHEDULED)
 @pytest.mark.parametrize("before", [PARKING, SCHEDULED], ids=["parking", "scheduled"])
 def test_later_events_of_a_waiting_sequence_wait_after_it(books: Books, before: dict[str, str]) -> None:
     books.module.FAILING.add(2)
@@ -99,9 +101,8 @@ def test_later_events_of_a_waiting_sequence_wait_after_it(books: Books, before: 
     assert books.handled[-2:] == [2, 3]
 
 
-@pytest.mark.parametrize(
-    "before", [PARKING, SCHEDULED, {**SCHEDULED, f"{BOOKS}.batch.mode": "all"}], ids=["parking", "scheduled", "all"]
-)
+@pytest.mark.release(before=EACH)
+@pytest.mark.parametrize("before", [PARKING, SCHEDULED, EACH], ids=["parking", "scheduled", "all"])
 def test_an_event_that_no_handler_takes_any_longer_waits_for_a_person(
     books: Books, make_module: Callable[[str], ModuleType], before: dict[str, str]
 ) -> None:
@@ -125,6 +126,7 @@ def test_an_event_that_no_handler_takes_any_longer_waits_for_a_person(
     assert sorted(books.handled) == [1, 2, 3]
 
 
+@pytest.mark.release  # only its cost
 def test_all_events_that_no_handler_takes_any_longer_are_set_aside_at_once(
     books: Books, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:

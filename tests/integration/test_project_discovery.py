@@ -90,6 +90,7 @@ def test_all_modules_that_cannot_be_imported_are_reported_together(folder):
     ]
 
 
+@pytest.mark.release  # modules that exit are among those that cannot be imported
 @pytest.mark.spark
 def test_a_module_that_exits_the_program_does_not_end_a_command_on_spark_silently(folder, java):
     folder.write("exits.py", "from opencqrs_py import event_handling\nraise SystemExit(0)\n")
@@ -100,6 +101,7 @@ def test_a_module_that_exits_the_program_does_not_end_a_command_on_spark_silentl
         assert "Traceback" not in done.err
 
 
+@pytest.mark.release(call="start()")
 @pytest.mark.parametrize("call", ["run(until_caught_up=True)", "start()"])
 def test_an_application_started_by_an_import_is_refused(folder, call):
     script = f"from opencqrs_py import Application\nimport handlers\nApplication.from_project('.').{call}\n"
@@ -377,6 +379,7 @@ def remind() -> None: raise LookupError("broken")
 )
 
 
+@pytest.mark.release  # rare, and long
 def test_groups_and_jobs_declared_by_a_helper_are_found(folder):
     folder.write("helping.py", HELPERS)
     folder.write("declaring.py", DECLARING)

@@ -388,6 +388,7 @@ def opened_and_closed(folder: Path) -> tuple[int, int]:
     return mine.count("open"), mine.count("close")
 
 
+@pytest.mark.release(engine="spark")  # whose workers use the parts in the test above
 @pytest.mark.parametrize("engine", ENGINES)
 def test_parts_with_resources_can_be_used_before_and_after_a_run_and_are_closed_by_stop(
     write: Callable[..., Path], engine: str
@@ -449,6 +450,7 @@ class Parts(""",
 )
 
 
+@pytest.mark.release(engine="spark")  # whose workers use the parts in the test above
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_observer_in_a_container_sees_what_the_given_one_sees(write: Callable[..., Path], engine: str) -> None:
     folder = write(OBSERVED, **{"event-handling.standard.processing.engine": engine})

@@ -306,6 +306,7 @@ def lend(event: Event) -> None: ...
 """
 
 
+@pytest.mark.release(kind="Singleton")
 @pytest.mark.parametrize("kind", ["Resource", "Singleton"])
 def test_resources_of_handler_classes_are_opened_only_by_a_start(kind: str, zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "handlers.py").write_text(FOR_MAIL.replace("KIND", kind))

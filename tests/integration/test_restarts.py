@@ -146,6 +146,7 @@ def run_until(application: Application, attempts: int) -> None:
         application.stop()
 
 
+@pytest.mark.release(url="postgresql_url")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_attempts_continue_after_a_restart_until_they_are_exhausted_and_the_skip_is_recorded(
     make_project: Callable[..., Project], engine: dict[str, str]
@@ -202,6 +203,8 @@ def test_a_restart_waits_until_the_next_attempt_is_due(
     assert project.attempts == [1]
 
 
+@pytest.mark.release(url="postgresql_url")
+@pytest.mark.release(engine=SPARK)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_failed_partition_is_retried_at_the_next_start_and_recovers_when_the_handler_is_fixed(
     make_project: Callable[..., Project], engine: dict[str, str]
@@ -223,6 +226,8 @@ def test_a_failed_partition_is_retried_at_the_next_start_and_recovers_when_the_h
     assert failure_of(project.application()) is None
 
 
+@pytest.mark.release(url="postgresql_url")
+@pytest.mark.release(engine=SPARK)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_restored_store_that_has_grown_is_refused_and_nothing_is_handled(
     make_project: Callable[..., Project], engine: dict[str, str]

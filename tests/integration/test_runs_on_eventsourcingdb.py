@@ -183,6 +183,7 @@ def start(project: Project) -> Iterator[Callable[[str], Running]]:
             running.stop(signal.SIGKILL)
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_server_restart_loses_no_event(
     start: Callable[[str], Running], server: EventSourcingDbStandIn, engine: str
@@ -200,8 +201,7 @@ def test_a_server_restart_loses_no_event(
     assert "Traceback" not in "".join(running.said)
 
 
-@pytest.mark.release(engine="spark")
-@pytest.mark.release(more=100)
+@pytest.mark.release  # as a log that is replaced between two runs, and the contract of the store
 @pytest.mark.parametrize(
     ("engine", "more"), [("thread", 30), ("thread", 100), pytest.param("spark", 30, marks=pytest.mark.spark)]
 )
@@ -221,7 +221,7 @@ def test_a_server_that_loses_its_disk_stops_the_partition(
     assert "Traceback" not in "".join(running.said)
 
 
-@pytest.mark.release(engine="spark")
+@pytest.mark.release  # as on other stores
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_run_is_continued_without_loss_or_repetition(
     start: Callable[[str], Running], server: EventSourcingDbStandIn, engine: str

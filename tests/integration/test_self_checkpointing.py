@@ -296,7 +296,9 @@ def beside(event: Event, connection: Connection) -> None:
     """Do nothing in the transaction."""
 
 
-@pytest.mark.parametrize("handlers", [(HangingAlone,), (HangingBeside, beside)])
+@pytest.mark.parametrize(
+    "handlers", [(HangingAlone,), pytest.param((HangingBeside, beside), marks=pytest.mark.release)]
+)
 def test_a_call_that_returns_after_its_timeout_handles_nothing_in_parallel_to_the_new_claim(
     tmp_path: Path, handlers: tuple[Any, ...]
 ) -> None:
@@ -347,6 +349,7 @@ class HangingInList:
         return requested
 
 
+@pytest.mark.release  # as the unit tests of calls that hang
 def test_a_hanging_list_after_others_since_the_checkpoint_is_narrowed_to_the_event_that_hangs(tmp_path: Path) -> None:
     """Its events are handled alone also after those that the participants handle again."""
     standard = "event-handling.standard"

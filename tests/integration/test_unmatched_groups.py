@@ -87,6 +87,7 @@ def make_log(
     return make
 
 
+@pytest.mark.release(engine="spark")  # as of one among several
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("engine", [THREAD, SPARK])
 def test_a_group_whose_types_match_no_event_is_warned_of_with_the_nearest_type(make_log, caplog, store, engine):
@@ -105,6 +106,7 @@ def test_the_warning_appears_once_for_all_partitions_and_again_at_the_next_start
     assert len(log.run(handler(), caplog)) == 1
 
 
+@pytest.mark.release(store=("postgresql", "mariadb"))
 @pytest.mark.parametrize("store", STORES)
 def test_a_group_that_has_handled_events_before_is_not_warned_of_at_the_next_start(make_log, caplog, store):
     log = make_log(store)
@@ -182,6 +184,7 @@ def test_a_group_with_events_in_the_log_is_not_warned_of(make_log, caplog, event
 ONE_OF_TWO = "types=['reader.joined', 'book-lend.v1']"
 
 
+@pytest.mark.release(store=("file", "postgresql", "mariadb"))  # as of a single one
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("engine", [THREAD, SPARK])
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -227,6 +230,7 @@ def test_a_type_that_is_in_the_middle_of_the_log_is_found(make_log, caplog, monk
     assert log.run(handler("types=['reader.joined', 'book_lent.v1']"), caplog) == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("engine", [THREAD, SPARK])
 @pytest.mark.parametrize("on_exhausted", ["skip", "stop", "park"])
 @pytest.mark.parametrize("retry", ["{policy: none}", "{policy: fixed, initial-interval: 1ms, max-attempts: 1}"])

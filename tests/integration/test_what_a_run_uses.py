@@ -60,6 +60,7 @@ def test_the_database_of_read_models_is_named_too(tmp_path, run):
     ]
 
 
+@pytest.mark.release  # as an application reports them
 @pytest.mark.postgresql
 def test_a_run_also_names_a_server_database_in_which_it_creates_tables(tmp_path, run, fresh_url):
     url = fresh_url("postgresql")
