@@ -15,6 +15,8 @@ from support.rebuilding import HANDLERS, KINDS, NEW, OLD, WRONG, World
 
 from opencqrs_py.model.rebuild import RebuildPhase
 
+pytestmark = pytest.mark.release  # test_rebuilds.py ends processes at the steps of a swap
+
 KILLED = """
 import importlib, json, os, signal, sys
 from opencqrs_py import Application

@@ -37,6 +37,8 @@ WHOLE = Partition(1, 0)
 PATIENCE = 60.0
 LOOKS = 100_000  # more than any machine needs
 QUICK = {"lease.duration": "3s", "lease.heartbeat": "250ms"}
+COMPARED_IN_PYTHON = pytest.mark.release(world="postgresql")
+"""Rules whose statements other default tests send to servers."""
 
 
 class World:
@@ -102,6 +104,7 @@ def leases(application: Application) -> list[str]:
     return [str(lease.key.partition) for lease in application.control.view().leases]
 
 
+@COMPARED_IN_PYTHON
 def test_nodes_follow_a_change_whose_command_ended_before_changing_the_leases(world: World) -> None:
     application = world.application()
     world.append(application)
@@ -117,6 +120,7 @@ def test_nodes_follow_a_change_whose_command_ended_before_changing_the_leases(wo
     assert leases(application) == ["0/3", "1/3", "2/3"]
 
 
+@COMPARED_IN_PYTHON
 def test_partitions_left_stopped_by_a_killed_command_continue_when_it_is_repeated(world: World) -> None:
     application = world.application()
     world.append(application)
@@ -131,6 +135,7 @@ def test_partitions_left_stopped_by_a_killed_command_continue_when_it_is_repeate
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
+@COMPARED_IN_PYTHON
 def test_lost_leases_are_recreated_for_the_current_partitions(world: World) -> None:
     application = world.application()
     world.append(application)
@@ -144,6 +149,7 @@ def test_lost_leases_are_recreated_for_the_current_partitions(world: World) -> N
     assert leases(application) == ["1/2", "0/4", "2/4"]
 
 
+@COMPARED_IN_PYTHON
 def test_a_change_for_which_nodes_release_nothing_changes_nothing_and_nodes_continue(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +169,7 @@ def test_a_change_for_which_nodes_release_nothing_changes_nothing_and_nodes_cont
     }
 
 
+@COMPARED_IN_PYTHON
 def test_a_layout_set_by_a_command_survives_the_first_run_of_this_version(world: World) -> None:
     application = world.application()
     world.append(application)
@@ -178,6 +185,8 @@ def test_a_layout_set_by_a_command_survives_the_first_run_of_this_version(world:
     }
 
 
+@pytest.mark.release(way="a command")
+@COMPARED_IN_PYTHON
 @pytest.mark.parametrize("way", ["a command", "the setting"])
 def test_partitions_with_lost_progress_are_not_merged_until_the_group_is_reset(world: World, way: str) -> None:
     application = world.application()
@@ -195,6 +204,7 @@ def test_partitions_with_lost_progress_are_not_merged_until_the_group_is_reset(w
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
+@COMPARED_IN_PYTHON
 def test_a_group_paused_by_a_command_is_not_caught_up(world: World) -> None:
     with world.application() as application:
         world.append(application)
@@ -209,6 +219,8 @@ def test_a_group_paused_by_a_command_is_not_caught_up(world: World) -> None:
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
+@pytest.mark.release(name="loans:0/2")
+@COMPARED_IN_PYTHON
 @pytest.mark.parametrize("name", ["loans", "loans:0/2"])
 def test_a_group_is_not_caught_up_while_it_restarts(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with world.application() as application, world.application() as other:
@@ -260,8 +272,8 @@ def test_a_number_set_by_a_command_and_then_configured_counts_as_the_setting(
     assert world.handled() == Counter(range(1, world.events + 1))
 
 
+@COMPARED_IN_PYTHON
 @pytest.mark.parametrize("way", ["a reset", "progress.on-lost"])
-@pytest.mark.release(world="postgresql", way="progress.on-lost")
 def test_a_group_with_lost_progress_begins_again_with_valid_partitions(world: World, way: str) -> None:
     with world.application() as application:
         world.append(application)
@@ -291,6 +303,7 @@ def fine(event: Event, connection: Connection) -> None:
 """
 
 
+@pytest.mark.release(began="by a command")
 @pytest.mark.parametrize("began", ["by its name", "by a command"])
 @pytest.mark.release(world="postgresql")  # by settings
 def test_a_group_without_auto_start_does_not_start_after_a_reset_either(
@@ -315,6 +328,7 @@ def test_a_group_without_auto_start_does_not_start_after_a_reset_either(
     assert wanted == {Wanted.STOPPED if began == "by its name" else Wanted.STARTED}
 
 
+@COMPARED_IN_PYTHON
 def test_an_individually_started_partition_is_started_after_a_reset_too(world: World) -> None:
     with world.application() as running, world.application() as other:
         world.append(running)
@@ -328,6 +342,7 @@ def test_an_individually_started_partition_is_started_after_a_reset_too(world: W
         assert (view.wanted_of(first), view.wanted_of(second)) == (Wanted.STARTED, Wanted.STOPPED)
 
 
+@COMPARED_IN_PYTHON
 def test_a_partition_stopped_while_it_waits_to_be_split_stays_stopped(world: World) -> None:
     with world.application() as running, world.application() as other:
         world.append(running)
@@ -352,6 +367,7 @@ def test_a_partition_stopped_while_it_waits_to_be_split_stays_stopped(world: Wor
         }
 
 
+@COMPARED_IN_PYTHON
 def test_a_start_reports_a_group_left_paused_by_a_killed_command(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -364,6 +380,7 @@ def test_a_start_reports_a_group_left_paused_by_a_killed_command(
     assert "group loans is paused until a command ends; if the command was killed: opencqrs groups start" in caplog.text
 
 
+@COMPARED_IN_PYTHON
 def test_a_log_restored_to_before_events_handled_ahead_is_refused_until_the_group_is_reset(
     world: World,
 ) -> None:
@@ -404,6 +421,7 @@ def test_processes_started_at_once_with_a_new_setting_change_the_partitions_once
     assert leases(both[0]) == [f"{one}/5" for one in range(5)]
 
 
+@COMPARED_IN_PYTHON
 @pytest.mark.parametrize(
     ("change", "code", "what"),
     [

@@ -43,6 +43,9 @@ ALL_HANDLERS = "event-handling.groups.catalog.rebuild.run-all-handlers"
 NOT_IN_SQL = pytest.mark.release(kind=("postgresql", "mariadb"))
 """Rules that no statement keeps are shown on one database."""
 
+ELSEWHERE_ON_SERVERS = pytest.mark.release(kind=("postgresql", "mariadb"))
+"""Rules whose statements other default tests send to servers are shown on SQLite."""
+
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
@@ -65,6 +68,7 @@ def world(empty: World, make_module: Callable[[str], ModuleType]) -> Iterator[Wo
 # ------------------------------------------------------------------------------------------------ swap and way back
 
 
+@ELSEWHERE_ON_SERVERS
 def test_new_tables_replace_the_old_ones_together_with_their_progress(world: World) -> None:
     world.add(7, start=98)
     with world.application(**{ALL_HANDLERS: True}) as application:
@@ -82,6 +86,7 @@ def test_new_tables_replace_the_old_ones_together_with_their_progress(world: Wor
     assert world.send("SELECT count(*) FROM audit") == [(112,)]
 
 
+@ELSEWHERE_ON_SERVERS
 def test_undo_puts_the_old_tables_back_and_they_catch_up(world: World) -> None:
     with world.application() as application:
         application.rebuilds.rebuild("catalog")
@@ -102,6 +107,7 @@ def test_undo_puts_the_old_tables_back_and_they_catch_up(world: World) -> None:
     assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
 
 
+@ELSEWHERE_ON_SERVERS
 def test_undo_brings_back_the_partitions_that_were_changed_since_the_swap(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,7 +177,7 @@ def note(event: Event, connection: Connection) -> None:
 FINED = '{"id": "fined", "source": "s", "type": "fined", "subject": "/books/1", "data": {}}'
 
 
-@pytest.mark.release(kind="mariadb")  # whether a table has rows is asked as on PostgreSQL
+@ELSEWHERE_ON_SERVERS
 def test_a_table_first_filled_after_a_swap_prevents_an_undo(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -221,7 +227,8 @@ def test_a_table_filled_in_bulk_after_a_swap_prevents_an_undo(
     assert empty.send("SELECT n FROM fines") == [(1,)]
 
 
-@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+@pytest.mark.release  # test_rebuilds_on_mariadb.py has them
+@ELSEWHERE_ON_SERVERS
 def test_old_tables_dropped_by_hand_are_not_restored(world: World) -> None:
     with world.application() as application:
         application.rebuilds.rebuild("catalog")
@@ -237,7 +244,7 @@ def test_old_tables_dropped_by_hand_are_not_restored(world: World) -> None:
         assert application.rebuilds.rebuild("catalog").position == 98
 
 
-@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+@ELSEWHERE_ON_SERVERS
 def test_kept_tables_are_dropped_before_the_next_rebuild(world: World) -> None:
     with world.application() as application:
         rebuilds = application.rebuilds
@@ -277,7 +284,7 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing(world: World) -> No
     assert world.lent()["/books/3"] == 99
 
 
-@pytest.mark.release(kind="mariadb")  # a test below compares on each database
+@ELSEWHERE_ON_SERVERS
 def test_a_comparison_shows_the_rows_that_differ_and_swaps_nothing(world: World) -> None:
     with world.application() as application:
         found = application.rebuilds.compare("catalog")
@@ -291,6 +298,7 @@ def test_a_comparison_shows_the_rows_that_differ_and_swaps_nothing(world: World)
         assert world.lent()["/books/3"] == RIGHT
 
 
+@ELSEWHERE_ON_SERVERS
 def test_a_comparison_is_made_at_the_position_of_a_stopped_group(world: World) -> None:
     world.add(7, start=98)
     with world.application(**{ALL_HANDLERS: True}) as application:
@@ -305,6 +313,9 @@ def test_a_comparison_is_made_at_the_position_of_a_stopped_group(world: World) -
 NOTES = "CREATE TABLE IF NOT EXISTS notes (position INTEGER, note {})"
 
 
+@pytest.mark.few(kind="mariadb")
+@pytest.mark.release(kind="sqlite", change=("'/Böoks/0'", "concat(note, ' ')"))
+@pytest.mark.release(kind="postgresql")  # where other texts are other values
 @pytest.mark.parametrize("change", ["upper(note)", "'/Böoks/0'", "concat(note, ' ')"])
 def test_a_comparison_sees_case_accents_and_spaces_under_any_collation(
     empty: World, make_module: Callable[[str], ModuleType], change: str
@@ -319,7 +330,7 @@ def test_a_comparison_sees_case_accents_and_spaces_under_any_collation(
     assert "Books/0" in notes.examples[1]
 
 
-@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+@ELSEWHERE_ON_SERVERS
 def test_a_comparison_counts_duplicate_rows(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     world = of(empty, make_module, NOTES.format("VARCHAR(100)"), "INSERT INTO notes VALUES (1, NULL)")
     world.send("INSERT INTO notes VALUES (1, NULL)", "INSERT INTO notes VALUES (1, NULL)")
@@ -328,7 +339,7 @@ def test_a_comparison_counts_duplicate_rows(empty: World, make_module: Callable[
     assert (notes.live, notes.shadow, notes.missing, notes.added) == (22, 20, 2, 0)
 
 
-@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+@ELSEWHERE_ON_SERVERS
 def test_a_comparison_matches_columns_by_name_and_names_those_in_only_one_table(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -344,7 +355,7 @@ def test_a_comparison_matches_columns_by_name_and_names_those_in_only_one_table(
     assert (notes.live_columns, notes.shadow_columns) == (("old",), ("due",))
 
 
-@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+@ELSEWHERE_ON_SERVERS
 def test_an_unfinished_rebuild_continues_or_is_aborted(world: World) -> None:
     with world.application() as application:
         application.rebuilds.compare("catalog")
@@ -357,7 +368,7 @@ def test_an_unfinished_rebuild_continues_or_is_aborted(world: World) -> None:
     assert world.lent()["/books/3"] == 99
 
 
-@NOT_IN_SQL
+@pytest.mark.release  # test_resets_and_rebuilds.py has other beginnings
 def test_a_group_is_rebuilt_from_its_own_beginning(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     empty.module = make_module(HANDLERS)
     empty.add(10)
@@ -370,6 +381,7 @@ def test_a_group_is_rebuilt_from_its_own_beginning(empty: World, make_module: Ca
     assert sum(empty.lent().values()) == 7
 
 
+@pytest.mark.release  # what a log says
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
 def test_on_sqlite_a_swap_announces_how_long_other_writers_wait(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -451,6 +463,7 @@ def test_a_rebuild_respects_its_limit_of_events_per_second(world: World, monkeyp
     assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
+@pytest.mark.release  # test_pacing.py shows where a pace begins
 @NOT_IN_SQL
 def test_a_resumed_rebuild_is_limited_from_its_position(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.application(**{ALL_HANDLERS: True}) as application:
@@ -477,7 +490,7 @@ def test_the_task_limit_of_a_rebuild_applies_only_to_the_rebuild(world: World, m
     assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
-@pytest.mark.parametrize("limit", [PER_NODE, "node.max-partitions"])
+@pytest.mark.parametrize("limit", [PER_NODE, pytest.param("node.max-partitions", marks=pytest.mark.release)])
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
 def test_a_rebuild_takes_all_partitions_however_few_a_process_may_have(world: World, limit: str) -> None:
     with world.application(**{limit: 1}) as application:
@@ -485,6 +498,7 @@ def test_a_rebuild_takes_all_partitions_however_few_a_process_may_have(world: Wo
     assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
+@pytest.mark.release  # test_pacing.py shows the rate of arrival
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
 def test_events_arriving_faster_than_the_limit_of_a_rebuild_are_warned_of_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -511,6 +525,8 @@ def test_events_arriving_faster_than_the_limit_of_a_rebuild_are_warned_of_once(
 VIEW = "CREATE TABLE IF NOT EXISTS lent (position INTEGER);DROP VIEW IF EXISTS late;CREATE VIEW late AS SELECT position FROM lent WHERE position > 15"  # noqa: E501
 
 
+@pytest.mark.release  # the next test has one, and so has the file of each server
+@ELSEWHERE_ON_SERVERS
 def test_views_of_the_group_are_swapped_with_its_tables(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     world = of(empty, make_module, VIEW, "INSERT INTO lent VALUES (:position)")
     world.send("DELETE FROM lent")
@@ -548,7 +564,12 @@ AS_TABLE = BECOMES.replace("KIND", "TABLE totals (n INTEGER)").replace("WRITTEN"
 AS_VIEW = BECOMES.replace("KIND", "VIEW totals AS SELECT n FROM loan").replace("WRITTEN", "('loan',)")
 
 
-@pytest.mark.parametrize("kinds", [(AS_TABLE, AS_VIEW), (AS_VIEW, AS_TABLE)], ids=["a view", "a table"])
+@pytest.mark.release(kind="postgresql")  # as on SQLite
+@pytest.mark.parametrize(
+    "kinds",
+    [(AS_TABLE, AS_VIEW), pytest.param((AS_VIEW, AS_TABLE), marks=pytest.mark.release)],
+    ids=["a view", "a table"],
+)
 def test_a_table_that_becomes_a_view_can_be_undone_or_is_refused(
     empty: World, make_module: Callable[[str], ModuleType], kinds: tuple[str, str]
 ) -> None:
@@ -583,6 +604,7 @@ KEYED = {
 }
 
 
+@pytest.mark.release(kind=("sqlite", "postgresql"))  # where no table changes its name
 def test_foreign_keys_between_tables_of_the_group_are_kept(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -609,6 +631,7 @@ COUNTED = {
 }
 
 
+@ELSEWHERE_ON_SERVERS
 def test_tables_of_migrations_are_recreated_with_separate_sequences(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -625,6 +648,7 @@ def test_tables_of_migrations_are_recreated_with_separate_sequences(
     assert world.send("SELECT max(number) FROM loan") == [(21,)]
 
 
+@pytest.mark.release  # test_rebuilds_on_mariadb.py has one
 @pytest.mark.mariadb
 @pytest.mark.parametrize("kind", KINDS[2:], indirect=True)
 def test_sequences_are_swapped_if_they_have_been_used(empty: World, make_module: Callable[[str], ModuleType]) -> None:
@@ -642,6 +666,7 @@ def test_sequences_are_swapped_if_they_have_been_used(empty: World, make_module:
     assert world.send("SELECT NEXT VALUE FOR of_others") == [(2,)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize(
     "columns",
@@ -684,6 +709,7 @@ def test_a_table_without_row_ids_is_copied_with_its_generated_columns(
     assert world.send("SELECT * FROM lent") == [(n, 2 * n) for n in range(1, 21)]
 
 
+@pytest.mark.release(kind="mariadb")  # test_rebuilds_on_mariadb.py has one
 def test_shared_tables_are_read_live_and_cannot_be_written(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -704,6 +730,7 @@ def test_shared_tables_are_read_live_and_cannot_be_written(
     assert world.send("SELECT * FROM price") == [(4,)]
 
 
+@pytest.mark.release(asked=("1", "id"))
 @pytest.mark.parametrize("asked", ["count(*)", "1", "id"])
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # where the shared table hides the other one
 def test_a_shared_table_that_on_start_creates_too_is_read_live_whatever_is_asked_of_it(
@@ -720,6 +747,7 @@ def test_a_shared_table_that_on_start_creates_too_is_read_live_whatever_is_asked
     assert world.send("SELECT id FROM reader") == [(1,)]
 
 
+@ELSEWHERE_ON_SERVERS
 def test_a_table_is_either_rebuilt_or_shared(world: World) -> None:
     twice = {f"event-handling.groups.catalog.rebuild.{each}": "lent" for each in ("tables", "shared-tables")}
     with (
@@ -729,6 +757,7 @@ def test_a_table_is_either_rebuilt_or_shared(world: World) -> None:
         application.rebuilds.rebuild("catalog")
 
 
+@ELSEWHERE_ON_SERVERS
 def test_a_write_to_a_shared_table_fails_the_rebuild(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     tables = "CREATE TABLE IF NOT EXISTS lent (position INTEGER)"
     writing = "INSERT INTO lent VALUES (:position);UPDATE price SET price = price + 1"
@@ -746,6 +775,7 @@ def test_a_write_to_a_shared_table_fails_the_rebuild(empty: World, make_module: 
     assert world.send("SELECT * FROM price") == [(23,)]
 
 
+@pytest.mark.release(kind="mariadb")  # test_shadow_guards.py has them all
 def test_a_write_outside_the_shadow_by_a_qualified_name_fails_the_rebuild(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -779,6 +809,7 @@ OBSTACLES = {
 }
 
 
+@pytest.mark.release(kind="postgresql")  # test_rebuilds_beside_others.py has some
 @pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
 def test_a_relation_that_cannot_be_swapped_is_refused_before_any_event_is_handled(world: World) -> None:
     for said, statement in OBSTACLES[world.kind].items():
@@ -800,6 +831,7 @@ def test_a_relation_that_cannot_be_swapped_is_refused_before_any_event_is_handle
     assert world.lent()["/books/3"] == 99
 
 
+@ELSEWHERE_ON_SERVERS
 def test_a_table_named_like_those_of_the_package_is_refused(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -813,6 +845,7 @@ def test_a_table_named_like_those_of_the_package_is_refused(
     assert not world.is_there("shadow")
 
 
+@ELSEWHERE_ON_SERVERS
 def test_an_index_added_by_hand_is_warned_of_before_it_is_lost(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.send("CREATE INDEX by_number ON lent (n)", "CREATE UNIQUE INDEX other ON lent (n, isbn)")
     with world.application() as application:
@@ -826,6 +859,7 @@ def test_an_index_added_by_hand_is_warned_of_before_it_is_lost(world: World, cap
     assert "new tables lack" not in caplog.text
 
 
+@pytest.mark.release(kind=("sqlite", "postgresql"))  # as on MariaDB
 def test_columns_and_checks_added_by_hand_are_warned_of_before_they_are_lost(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -838,6 +872,8 @@ def test_columns_and_checks_added_by_hand_are_warned_of_before_they_are_lost(
     assert f"the new tables lack {check}column note of lent: let @on_start" in caplog.text
 
 
+@pytest.mark.release  # as those that the new ones lack
+@ELSEWHERE_ON_SERVERS
 def test_objects_missing_from_the_old_tables_are_warned_of_before_an_undo(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -852,6 +888,8 @@ def test_objects_missing_from_the_old_tables_are_warned_of_before_an_undo(
     assert f"group catalog: the old tables lack {check}column note of lent, index other of lent" in caplog.text
 
 
+@pytest.mark.release  # what a log says
+@ELSEWHERE_ON_SERVERS
 def test_a_table_that_did_not_exist_before_the_swap_is_not_warned_of(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -877,6 +915,8 @@ def make_noted(world: World) -> None:
 NOTED = "the new tables are filled without trigger noted of lent, which only the swap adds: let @on_start make it"
 
 
+@pytest.mark.release  # the next test has one
+@ELSEWHERE_ON_SERVERS
 @pytest.mark.parametrize("kind", KINDS[:2], indirect=True)
 def test_triggers_of_live_tables_only_are_warned_of_since_they_do_not_fire_in_a_rebuild(
     world: World, caplog: pytest.LogCaptureFixture
@@ -891,6 +931,7 @@ def test_triggers_of_live_tables_only_are_warned_of_since_they_do_not_fire_in_a_
     assert "trigger noted" not in caplog.text
 
 
+@pytest.mark.release(state=("DISABLE", "ENABLE REPLICA"))
 @pytest.mark.postgresql
 @pytest.mark.parametrize("kind", KINDS[1:2], indirect=True)
 @pytest.mark.parametrize(("state", "warned"), [("DISABLE", False), ("ENABLE REPLICA", False), ("ENABLE ALWAYS", True)])
@@ -936,6 +977,7 @@ MAKE_COUNTED = {
 }
 
 
+@ELSEWHERE_ON_SERVERS
 @pytest.mark.parametrize("kind", KINDS[:2], indirect=True)
 def test_undo_restores_tables_without_triggers_of_the_new_ones(
     empty: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture
@@ -1058,6 +1100,7 @@ def lend(event: Event, connection: Connection) -> None:
 """
 
 
+@pytest.mark.release  # test_rebuilds_on_postgresql.py has types
 @pytest.mark.postgresql
 @pytest.mark.parametrize("kind", KINDS[1:2], indirect=True)
 def test_types_of_the_group_are_swapped_with_its_tables(empty: World, make_module: Callable[[str], ModuleType]) -> None:
@@ -1104,6 +1147,8 @@ class KilledError(BaseException):
     """The end of the process."""
 
 
+@pytest.mark.release(point=(0, 2))
+@pytest.mark.release(kind="postgresql")  # which swaps in one transaction
 @pytest.mark.parametrize("point", [0, 1, 2])
 def test_a_swap_interrupted_by_the_end_of_its_process_is_completed_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch, point: int
@@ -1137,6 +1182,7 @@ def test_a_swap_interrupted_by_the_end_of_its_process_is_completed_by_the_next(
     assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
 
 
+@pytest.mark.release(place=("_rename", "_record_undo"))
 @pytest.mark.mariadb
 @pytest.mark.parametrize("kind", KINDS[2:], indirect=True)
 @pytest.mark.parametrize("place", ["_rename", "_follow_back", "_record_undo"])
@@ -1168,7 +1214,7 @@ def begin_rebuild_elsewhere(world: World, make_module: Callable[[str], ModuleTyp
         application.rebuilds.compare("catalog")
 
 
-@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+@ELSEWHERE_ON_SERVERS
 def test_a_run_until_caught_up_fails_if_a_group_is_waiting_for_its_rebuild(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -1200,6 +1246,7 @@ def test_a_run_until_caught_up_does_not_wait_for_a_group_that_is_stopped_and_bar
     assert world.positions() == {98}
 
 
+@ELSEWHERE_ON_SERVERS
 def test_a_run_until_caught_up_waits_for_the_end_of_a_swap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.application() as application:
         application.rebuilds.compare("catalog")
@@ -1251,6 +1298,7 @@ def test_a_claim_between_the_tables_and_their_progress_is_refused(
         assert isinstance(group.run.processing.tracker, SqlProgressTracker)
 
 
+@pytest.mark.release  # the test above shows that it claims nothing
 @pytest.mark.parametrize("kind", [KINDS[2]], indirect=True)
 def test_a_process_that_pauses_the_group_during_a_mariadb_swap_still_counts_as_running_it(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -1295,6 +1343,7 @@ def test_on_spark_a_group_is_rebuilt_by_its_tasks(world: World) -> None:
     world.run()
 
 
+@pytest.mark.release  # threads keep to the same pace
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", [KINDS[0]], indirect=True)
 def test_on_spark_tasks_read_no_further_than_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1312,6 +1361,7 @@ def test_a_database_url_that_names_a_shadow_is_refused(tmp_path: Path) -> None:
         Database(f"sqlite:///{tmp_path}/x.db?opencqrs_shadow=no")
 
 
+@pytest.mark.release  # the next test shows how long it lasts
 def test_a_wait_for_a_group_continues_during_the_swap_of_its_tables(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1337,6 +1387,7 @@ def test_a_wait_for_a_group_continues_during_the_swap_of_its_tables(
     assert reached
 
 
+@ELSEWHERE_ON_SERVERS
 def test_a_group_that_no_process_runs_for_long_after_a_swap_ends_the_wait(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

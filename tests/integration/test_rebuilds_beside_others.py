@@ -93,6 +93,7 @@ def test_a_write_outside_hidden_by_a_comment_or_function_fails_the_rebuild(
     assert world.send("SELECT count(*) FROM notes") == before
 
 
+@pytest.mark.release  # test_shadow_guards.py has them all
 @pytest.mark.parametrize("kind", [MARIADB])
 @pytest.mark.parametrize(
     "form", ["/* its */ SELECT * FROM {live}.notes WHERE position IN (1)", "SELECT '{live}.noted('"]
@@ -152,6 +153,9 @@ def shown(connection: Connection) -> None:
 SHARED, NAMED = (f"event-handling.groups.cards.rebuild.{which}" for which in ("shared-tables", "tables"))
 
 
+@pytest.mark.release(view="")
+@pytest.mark.release(settings={SHARED: ["reader"]})
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # by tables that are the same on each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("settings", "built"),
@@ -187,6 +191,7 @@ def look(event: Event, connection: Connection) -> None:
 """
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # as above
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rebuild_of_a_group_that_has_only_a_view_is_not_refused(
     empty: World, make_module: Callable[[str], ModuleType]
@@ -207,6 +212,8 @@ def send(event: Event) -> None:
 """
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # as above
+@pytest.mark.release(left_out=SENDS_MAIL)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("left_out", ["", SENDS_MAIL], ids=["no event at all", "events for handlers that are left out"])
 def test_a_rebuild_without_events_for_its_handlers_is_not_refused(
@@ -265,6 +272,7 @@ def references_enforced() -> Iterator[None]:
         event.remove(Engine, "connect", enforce)
 
 
+@pytest.mark.release(action=("SET NULL", "RESTRICT"))
 @pytest.mark.parametrize("kind", [SQLITE])
 @pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "RESTRICT"])
 def test_on_sqlite_rows_of_others_that_refer_to_swapped_ones_are_kept(
@@ -346,6 +354,7 @@ def test_on_sqlite_a_table_spelled_differently_from_the_live_one_is_swapped(
     assert world.send("SELECT count(*) FROM loan") == [(5,)]
 
 
+@pytest.mark.release(kind="postgresql")  # as on SQLite
 @pytest.mark.parametrize("kind", ["sqlite", POSTGRESQL])
 def test_a_swap_that_the_database_refuses_says_why_and_can_be_repeated(
     empty: World, make_module: Callable[[str], ModuleType]
@@ -415,6 +424,7 @@ class Lent(Base):
 """
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize(
     ("way", "fills"),
@@ -458,6 +468,7 @@ def take_back(event: Event, connection: Connection) -> None:
     assert expected in caplog.text
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", [POSTGRESQL])
 @pytest.mark.parametrize(
     ("user", "shown"),
@@ -516,8 +527,8 @@ def wrong(empty: World, make_module: Callable[[str], ModuleType]) -> World:
     return empty
 
 
+@pytest.mark.release(kind=("sqlite", "mariadb"))  # as on PostgreSQL
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 def test_of_two_swapping_rebuilds_the_second_is_refused(wrong: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with wrong.application() as application, wrong.application() as other:
         swap = Shadows.swap
@@ -582,7 +593,7 @@ def test_a_rebuild_whose_partitions_another_process_takes_over_ends_and_can_be_c
             with closing(sqlite3.connect(file, isolation_level=None, timeout=60)) as shadow:
                 fenced.append(shadow.execute("UPDATE opencqrs_progress SET epoch = epoch + 1").rowcount)
 
-    slowly = {"event-handling.groups.catalog.rebuild.max-events-per-second": 1}
+    slowly = {"event-handling.groups.catalog.rebuild.max-events-per-second": 4}
     with wrong.application(**slowly) as application, pytest.raises(RebuildError, match=r"OCQ-630.*another process"):
         application.rebuilds.rebuild("catalog", watcher=meanwhile)
     assert fenced > [0]
@@ -592,6 +603,7 @@ def test_a_rebuild_whose_partitions_another_process_takes_over_ends_and_can_be_c
     assert wrong.lent()["/books/3"] == 2
 
 
+@pytest.mark.few
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # by rows that are the same on each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("command", ["rebuild", "compare"])
@@ -612,6 +624,7 @@ def test_a_rebuild_ended_by_another_process_says_so_and_changes_nothing(
         assert wrong.positions() == {14}
 
 
+@pytest.mark.release(by_another=_completed)  # as of two that swap, above
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by_another", [_given_up, _completed])
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # by records that are the same on each
@@ -665,8 +678,9 @@ def test_an_abort_removes_a_file_only_when_its_writer_has_closed_it_or_is_stuck(
         assert not file.exists()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.release(kind="mariadb")  # as on PostgreSQL
+@pytest.mark.release(owner=ShadowBuild)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("owner", "step"), [(Shadows, "open"), (ShadowBuild, "_conditions")])
 def test_a_rebuild_that_begins_while_another_begins_says_so(
     wrong: World, monkeypatch: pytest.MonkeyPatch, kind: str, owner: type, step: str
@@ -692,8 +706,9 @@ def _begin(rebuilds: Rebuilds) -> None:
     build._opened(build._live())
 
 
+@pytest.mark.few
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # by records that are the same on each
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.release(kind="mariadb", command="plan")  # as on PostgreSQL
 @pytest.mark.parametrize("by_another", [_given_up, _about_to_fill])
 @pytest.mark.parametrize(
     ("command", "owner", "step"),
@@ -738,6 +753,7 @@ def _is_refused_and_can_be_repeated(world: World, patch: pytest.MonkeyPatch, ste
         assert world.lent()["/books/3"] == 2
 
 
+@pytest.mark.release  # one completed before the record, below
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rebuild_does_not_replace_the_record_of_one_completed_meanwhile(
     wrong: World, monkeypatch: pytest.MonkeyPatch
@@ -745,6 +761,8 @@ def test_a_rebuild_does_not_replace_the_record_of_one_completed_meanwhile(
     _is_refused_and_can_be_repeated(wrong, monkeypatch, "open", _completed)
 
 
+@pytest.mark.release(kind="mariadb")  # as on SQLite
+@pytest.mark.release(by_another=_given_up)
 @pytest.mark.parametrize("kind", [SQLITE, MARIADB])  # PostgreSQL makes and records the place in one transaction
 @pytest.mark.parametrize("by_another", [_given_up, _completed])
 def test_a_rebuild_ended_by_another_process_before_it_is_recorded_says_so(
@@ -753,6 +771,8 @@ def test_a_rebuild_ended_by_another_process_before_it_is_recorded_says_so(
     _is_refused_and_can_be_repeated(wrong, monkeypatch, "_begin_after", by_another)
 
 
+@pytest.mark.release(by_another=_given_up)
+@pytest.mark.release(kind="mariadb")  # as on SQLite
 @pytest.mark.parametrize("kind", [SQLITE, MARIADB])
 @pytest.mark.parametrize(
     ("by_another", "then", "phase", "command"),
@@ -789,8 +809,8 @@ def test_on_mariadb_a_rebuild_does_not_replace_the_record_of_one_begun_meanwhile
     _is_refused_and_can_be_repeated(wrong, monkeypatch, "_begin_after", _about_to_fill)
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # by records that are the same on each
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 def test_a_rebuild_that_cannot_begin_does_not_affect_that_of_another_process(
     wrong: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

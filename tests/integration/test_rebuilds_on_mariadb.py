@@ -85,6 +85,7 @@ VIEWS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
+@pytest.mark.release(shows=("a view whose name comes later", "a table that only other groups write to"))
 @pytest.mark.parametrize("shows", VIEWS)
 def test_a_view_is_swapped_and_undone_whatever_else_it_selects_from(
     empty: World, make_module: Callable[[str], ModuleType], shows: str
@@ -117,6 +118,7 @@ def test_names_can_have_percent_signs_and_quotes(empty: World, make_module: Call
     assert count(world, "`5%d`") == 17
 
 
+@pytest.mark.release  # test_shadow_guards.py has the names
 def test_a_table_can_have_the_name_of_another_database(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     of(
         empty,
@@ -154,6 +156,7 @@ def test_a_swap_completed_after_its_process_was_killed_keeps_the_old_view(
     assert count(world) == 17
 
 
+@pytest.mark.release  # a rare combination
 def test_an_unreadable_live_view_is_refused_before_anything_is_moved(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -166,6 +169,7 @@ def test_an_unreadable_live_view_is_refused_before_anything_is_moved(
     assert count(world) == 20
 
 
+@pytest.mark.release(point="_record_swap")
 @pytest.mark.parametrize("point", ["", "_record_swap"])
 def test_a_default_uses_the_sequence_swapped_with_its_table(
     empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, point: str
@@ -192,6 +196,8 @@ def times_out(shadows: MariaDbShadows, *_: Any) -> None:
         connection.exec_driver_sql("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205, MESSAGE_TEXT = 'Lock wait timeout'")
 
 
+@pytest.mark.release(place="_follow_back")
+@pytest.mark.release(again=rebuild)
 @pytest.mark.parametrize("place", ["_follow", "_follow_back"])
 @pytest.mark.parametrize("again", [World.run, rebuild], ids=["run", "rebuild"])
 def test_a_lock_held_after_the_rename_ends_the_command_and_the_next_one_completes_the_swap(
@@ -246,6 +252,7 @@ def test_a_second_rebuild_about_to_swap_does_not_revert_the_first_whose_process_
     assert count(world, "loan") == 20
 
 
+@pytest.mark.release(meanwhile=f"CREATE TABLE {{}}.{WRITTEN} (name INTEGER)")
 @pytest.mark.parametrize("meanwhile", ["DROP DATABASE {}", f"CREATE TABLE {{}}.{WRITTEN} (name INTEGER)"])
 def test_a_rebuild_whose_database_another_process_drops_or_fills_as_it_is_made_says_so(
     empty: World, make_module: Callable[[str], ModuleType], meanwhile: str
@@ -312,6 +319,7 @@ def test_a_missing_privilege_on_databases_of_rebuilds_is_named_with_a_grant_that
         assert application.rebuilds.drop_old("catalog")
 
 
+@pytest.mark.release  # the wording of a fix
 @pytest.mark.parametrize(("setting", "privilege"), [("shared-tables", "CREATE VIEW"), ("tables", "ALTER")])
 def test_a_missing_privilege_on_tables_of_the_shadow_is_named_as_one_on_databases(
     empty: World,
@@ -332,6 +340,7 @@ def test_a_missing_privilege_on_tables_of_the_shadow_is_named_as_one_on_database
         application.rebuilds.rebuild("catalog")
 
 
+@pytest.mark.release(command="drop_old")
 @pytest.mark.parametrize("command", ["drop_old", "undo"])
 def test_old_tables_that_the_user_may_not_see_are_not_treated_as_gone(
     empty: World, administrator: Callable[[str], None], make_module: Callable[[str], ModuleType], command: str
@@ -352,6 +361,7 @@ def test_old_tables_that_the_user_may_not_see_are_not_treated_as_gone(
         assert not world.is_there("old")
 
 
+@pytest.mark.release  # a rare combination
 @pytest.mark.parametrize(
     ("place", "seen", "hidden", "phase"),
     [
@@ -401,6 +411,7 @@ def test_old_tables_dropped_by_hand_are_gone(empty: World, make_module: Callable
         assert application.rebuilds.drop_old("catalog")
 
 
+@pytest.mark.release(command="rebuild")
 @pytest.mark.parametrize("command", ["abort", "rebuild"])
 def test_a_shadow_that_the_user_may_not_see_is_not_treated_as_dropped(
     empty: World, administrator: Callable[[str], None], make_module: Callable[[str], ModuleType], command: str
@@ -421,6 +432,7 @@ def test_a_shadow_that_the_user_may_not_see_is_not_treated_as_dropped(
         assert not world.is_there("shadow")
 
 
+@pytest.mark.release  # the wording of a fix
 @pytest.mark.parametrize(
     ("setting", "held", "needed"), [("tables", "INSERT", "ALL"), ("shared-tables", "SELECT (n)", "SELECT")]
 )

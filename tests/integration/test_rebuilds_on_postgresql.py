@@ -78,6 +78,7 @@ def test_the_owner_and_its_grants_are_kept(world: World, role: str) -> None:
         assert (owner, {*after.strip("{}").split(",")}) == (role, {*before.strip("{}").split(",")})
 
 
+@pytest.mark.release  # the test above has all privileges of a table
 def test_default_privileges_grant_no_more_than_the_live_table_did(world: World, role: str) -> None:
     world.send(f"GRANT INSERT ON lent TO {role}", f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {role}")
     asked = "SELECT " + ", ".join(f"has_table_privilege('{role}', 'lent', '{each}')" for each in ("SELECT", "INSERT"))
@@ -85,6 +86,7 @@ def test_default_privileges_grant_no_more_than_the_live_table_did(world: World, 
     assert world.send(asked) == [(False, True)]
 
 
+@pytest.mark.release  # as those of tables
 def test_privileges_on_sequences_of_columns_are_kept(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     table = "CREATE TABLE IF NOT EXISTS loan (number serial PRIMARY KEY, position INTEGER)"
     world = of(empty, make_module, table, "INSERT INTO loan (position) VALUES (:position)")
@@ -140,6 +142,7 @@ def test_a_table_of_migrations_keeps_its_names_and_defaults(
     world.send('ALTER TABLE "Loan" DROP CONSTRAINT uq_n', "DROP INDEX ix_late")  # as a later migration does
 
 
+@pytest.mark.release(of_loan="PARTITION BY RANGE (position)")
 @pytest.mark.parametrize("of_loan", ["PARTITION BY RANGE (position)", ""])
 def test_a_partitioned_table_is_created_only_by_on_start(
     empty: World, make_module: Callable[[str], ModuleType], of_loan: str
@@ -202,6 +205,7 @@ ALONE = "SELECT count(*) AS n FROM lent"
 BOTH = "SELECT (SELECT count(*) FROM lent) + (SELECT count(*) FROM audit) AS n"
 
 
+@pytest.mark.release  # the table of objects that belong together has it
 def test_a_view_of_another_groups_tables_is_unchanged(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     empty.module = make_module(SHARED_START.replace("BOTH", ALONE))
     empty.add(20)
@@ -215,6 +219,7 @@ def test_a_view_of_another_groups_tables_is_unchanged(empty: World, make_module:
     assert numbers(empty, "SELECT count(*) FROM audited") == [27]
 
 
+@pytest.mark.release  # as a sequence of others, below
 def test_a_view_of_tables_of_two_groups_is_refused(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     empty.module = make_module(SHARED_START.replace("BOTH", BOTH))
     empty.add(20)
@@ -256,6 +261,7 @@ def typed(empty: World, make_module: Callable[[str], ModuleType], tables: str, h
     return of(empty, lambda text: source(text.replace("~", ";")), tables, handler)
 
 
+@pytest.mark.release  # the next test has a type
 @pytest.mark.parametrize(
     ("made", "column", "value"),
     [
@@ -298,6 +304,7 @@ def test_functions_of_the_groups_types_and_tables_move_with_them(
     assert numbers(world, "SELECT count(*) FROM pg_proc WHERE proname = 'next'") == [1]
 
 
+@pytest.mark.release  # as those of tables
 def test_owners_and_privileges_of_functions_and_types_are_kept(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -333,6 +340,7 @@ TOUCH = (
 )
 
 
+@pytest.mark.release  # as the sequences and views of others
 def test_a_function_used_only_by_tables_of_others_stays_with_them(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -343,6 +351,7 @@ def test_a_function_used_only_by_tables_of_others_stays_with_them(
     assert world.send("INSERT INTO theirs VALUES (1) RETURNING n") == [(7,)]
 
 
+@pytest.mark.release  # as a sequence is, above
 def test_a_function_used_by_tables_of_others_too_is_refused(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -353,6 +362,7 @@ def test_a_function_used_by_tables_of_others_too_is_refused(
     assert world.send("INSERT INTO theirs VALUES (1) RETURNING n") == [(7,)]
 
 
+@pytest.mark.release  # as a sequence of others, above
 def test_a_table_that_needs_an_object_not_swapped_is_refused_before_any_event_is_handled(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -368,6 +378,7 @@ def test_a_table_that_needs_an_object_not_swapped_is_refused_before_any_event_is
     assert numbers(world, "SELECT count(*) FROM lent WHERE words IS NOT NULL") == [20]
 
 
+@pytest.mark.release  # no query has other rows without them
 def test_extended_statistics_move_with_their_table(empty: World, make_module: Callable[[str], ModuleType]) -> None:
     tables = (
         "CREATE TABLE IF NOT EXISTS lent (position INTEGER PRIMARY KEY, n INTEGER);"
@@ -414,6 +425,8 @@ STOPPING = {
 }
 
 
+@pytest.mark.release(state="R")
+@pytest.mark.release(settings=NAMED)
 @pytest.mark.parametrize("settings", [{}, NAMED], ids=["made by @on_start", "made by a migration"])
 @pytest.mark.parametrize("state", ["D", "R"])
 def test_a_disabled_trigger_stays_disabled_on_the_new_table(
@@ -430,6 +443,7 @@ def test_a_disabled_trigger_stays_disabled_on_the_new_table(
     assert numbers(world, "SELECT count(*) FROM loan") == [20]
 
 
+@pytest.mark.release  # a rare combination
 def test_a_trigger_of_a_table_with_partitions_is_kept_once(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -472,6 +486,7 @@ def _limited(world: World, role: str) -> str:
     return make_url(world.url).set(username=role).render_as_string(hide_password=False)
 
 
+@pytest.mark.release  # the wording of a fix, which MariaDB shows
 def test_without_the_privilege_to_create_schemas_the_error_names_a_grant_that_suffices(world: World, role: str) -> None:
     name, setting = make_url(world.url).database, {"database.url": _limited(world, role)}
     with pytest.raises(RebuildError, match=f"OCQ-630.*cannot be made.*permission denied for database {name}") as caught:
@@ -482,6 +497,7 @@ def test_without_the_privilege_to_create_schemas_the_error_names_a_grant_that_su
     undo(world, **setting)
 
 
+@pytest.mark.release  # the wording of a fix
 def test_a_missing_privilege_on_a_table_of_the_settings_is_not_named_as_one_on_the_database(
     world: World, role: str
 ) -> None:

@@ -129,7 +129,7 @@ def test_new_tables_are_not_swapped_during_a_replay_that_leaves_out_a_handler_th
     assert world.lent() == every_book(15)
 
 
-@NOT_IN_SQL
+@pytest.mark.release  # the test of mail, above, sees it, too
 def test_the_end_of_a_replay_is_reported_even_if_the_group_is_rebuilt_meanwhile(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -141,6 +141,7 @@ def test_the_end_of_a_replay_is_reported_even_if_the_group_is_rebuilt_meanwhile(
     assert world.lent() == every_book(14)
 
 
+@pytest.mark.release(target="head")
 @NOT_IN_SQL
 @pytest.mark.parametrize(("target", "again"), [("tail", 7), ("head", 0)])
 def test_mail_is_sent_for_events_added_after_the_log_was_restored_and_the_group_reset(
@@ -207,6 +208,7 @@ def resequenced_reset(world: World, *, dry_run: bool = False) -> None:
         application.resets.reset("catalog", ResetTarget(to="tail"), dry_run=dry_run)
 
 
+@pytest.mark.release(way="catch up")
 @NOT_IN_SQL
 @pytest.mark.parametrize("way", ["catch up", "merge"])
 def test_a_reset_waits_for_one_common_position_if_the_sequencing_has_changed(
@@ -333,6 +335,7 @@ COMMITTING = RESETTABLE.replace(
 )
 
 
+@pytest.mark.release(world=("postgresql", "mariadb"))  # where test_sql_databases.py ends transactions
 def test_a_function_that_ends_the_transaction_of_a_reset_is_named_and_its_rows_come_back(
     world: World, make_module: Callable[[str], ModuleType]
 ) -> None:
@@ -379,7 +382,7 @@ def from_head(world: World, make_module: Callable[[str], ModuleType]) -> World:
     return world
 
 
-@NOT_IN_SQL
+@pytest.mark.release  # the next test repeats such a rebuild
 def test_an_unfinished_rebuild_begins_again_if_the_group_was_reset_to_before_its_beginning(
     from_head: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -418,7 +421,7 @@ def run_of_earlier_version(world: World, make_module: Callable[[str], ModuleType
     world.send("UPDATE opencqrs_groups SET initial_position = NULL")
 
 
-@NOT_IN_SQL
+@pytest.mark.release  # the next test shows it, too
 @pytest.mark.parametrize("setting", ["head", "-P1D"])
 def test_a_group_with_an_unknown_beginning_is_not_rebuilt(
     world: World, make_module: Callable[[str], ModuleType], setting: str
@@ -445,6 +448,7 @@ def test_a_group_with_an_unknown_beginning_is_rebuilt_after_a_reset_to_the_tail(
     assert world.lent() == every_book(1)
 
 
+@pytest.mark.release(setting="tail")
 @NOT_IN_SQL
 @pytest.mark.parametrize("setting", ["tail", "head"])
 def test_a_group_that_was_reset_before_its_first_run_is_rebuilt_from_there(
@@ -484,6 +488,7 @@ def killed_swap(world: World, monkeypatch: pytest.MonkeyPatch, *, back: bool) ->
             (application.rebuilds.undo if back else application.rebuilds.rebuild)("catalog")
 
 
+@pytest.mark.release(what="partitions")
 @pytest.mark.mariadb
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("what", ["reset", "partitions"])
@@ -502,6 +507,7 @@ def test_an_interrupted_swap_is_completed_before_the_group_is_changed(
     assert on_mariadb.lent() == every_book(15)
 
 
+@pytest.mark.release(what="partitions")
 @pytest.mark.mariadb
 @pytest.mark.parametrize("what", ["reset", "partitions"])
 def test_a_group_is_not_changed_between_the_swap_of_its_tables_and_that_of_its_progress(

@@ -24,6 +24,8 @@ from opencqrs_py.model.cloudevents import parse_event
 GROUP = "event-handling.groups.catalog"
 SERVERS = KINDS[1:]
 SQLITE_AND_POSTGRESQL = KINDS[:2]
+ELSEWHERE_ON_SERVERS = pytest.mark.release(world=("postgresql", "mariadb"))
+"""What tables have is read on servers by other default tests."""
 
 
 @pytest.fixture(params=KINDS)
@@ -92,6 +94,7 @@ def test_a_rebuild_continues_with_the_partitions_that_the_group_has_now_and_says
     assert filled.lent() == {f"/books/{number}": RIGHT for number in range(7)}
 
 
+@pytest.mark.release  # a rare combination
 @pytest.mark.parametrize("world", SERVERS, indirect=True)
 def test_a_rebuild_continues_even_if_a_killed_process_left_rows_for_bulk_upsert(filled: World) -> None:
     begin(filled)
@@ -154,6 +157,7 @@ def mapped(world: World, make_module: Callable[[str], ModuleType]) -> World:
     return world
 
 
+@pytest.mark.release(setting="events.format")  # compared as the other one
 @NOT_IN_SQL
 @pytest.mark.parametrize("setting", ["events.format", "events.types"])
 def test_a_rebuild_begins_again_if_events_are_decoded_differently(
@@ -191,6 +195,7 @@ class Parts(DeclarativeContainer):
 )
 
 
+@pytest.mark.release(changed="events.type-resolver-ref")  # a setting, as in the test above
 @NOT_IN_SQL
 @pytest.mark.parametrize("changed", ["events.type-resolver-ref", "the function of events.type-resolver-ref"])
 def test_a_rebuild_begins_again_if_another_resolver_finds_the_classes(
@@ -215,6 +220,7 @@ def test_a_rebuild_begins_again_if_another_resolver_finds_the_classes(
     assert sorted(mapped.send("SELECT position, isbn FROM loan")) == [(n, "a") for n in range(1, 11)]
 
 
+@pytest.mark.release(form=('{"lent": Lent}.get', "partial(of_lent)"))
 @NOT_IN_SQL
 @pytest.mark.parametrize("form", ['{"lent": Lent}.get', "partial(of_lent)", "Kept()"])
 def test_a_resolver_that_is_not_a_plain_function_is_warned_of_since_its_changes_go_unnoticed(
@@ -232,6 +238,7 @@ def test_a_resolver_that_is_not_a_plain_function_is_warned_of_since_its_changes_
     assert "begins again" not in caplog.text
 
 
+@pytest.mark.release  # as what is unchanged, above
 @NOT_IN_SQL
 def test_a_rebuild_continues_if_the_resolver_is_unchanged(
     mapped: World, make_module: Callable[[str], ModuleType], caplog: pytest.LogCaptureFixture, tmp_path: Path
@@ -327,7 +334,8 @@ def test_a_rebuild_begins_again_if_settings_no_longer_name_a_table(
     assert "group catalog: rebuild.tables changed since the rebuild began, so it begins again" in caplog.text
 
 
-@pytest.mark.release(world="mariadb")  # read as on PostgreSQL, by SQLAlchemy
+@pytest.mark.release  # as a key, below; one that comes later prevents the swap
+@ELSEWHERE_ON_SERVERS
 def test_a_rebuild_begins_again_if_a_migration_adds_a_column(migrated: World, caplog: pytest.LogCaptureFixture) -> None:
     begin(migrated)
     migrated.send(MIGRATION)
@@ -341,7 +349,7 @@ CHECK = "ALTER TABLE loan ADD CONSTRAINT positive CHECK (position > 0)"
 DEFAULT = "ALTER TABLE loan ALTER position SET DEFAULT 7"
 
 
-@pytest.mark.release(world="mariadb", migration=(CHECK, DEFAULT))  # read as on PostgreSQL, by SQLAlchemy
+@pytest.mark.release(world=("postgresql", "mariadb"))  # read by SQLAlchemy, on each
 @pytest.mark.parametrize(
     ("world", "migration"),
     [
@@ -350,7 +358,6 @@ DEFAULT = "ALTER TABLE loan ALTER position SET DEFAULT 7"
     ],
     indirect=["world"],
 )
-@pytest.mark.release(world="postgresql", migration=INDEX)  # SQLite and MariaDB show it
 def test_a_rebuild_begins_again_if_a_migration_adds_a_key_or_default(
     migrated: World, caplog: pytest.LogCaptureFixture, migration: str
 ) -> None:
@@ -397,6 +404,7 @@ def disabling(_world: World) -> list[str]:
 CHANGES = {"changed": (partial(adding, number=200), 201), "dropped": (without_trigger, 1), "disabled": (disabling, 1)}
 
 
+@pytest.mark.release  # the next test reads triggers; a key, above, has it begin again
 @pytest.mark.parametrize(
     ("world", "change"),
     [
@@ -406,7 +414,6 @@ CHANGES = {"changed": (partial(adding, number=200), 201), "dropped": (without_tr
     ],
     indirect=["world"],
 )
-@pytest.mark.release(world="postgresql", change="dropped")
 def test_a_rebuild_begins_again_if_a_migration_changes_a_trigger(
     migrated: World, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
@@ -437,6 +444,8 @@ def test_a_trigger_changed_during_a_rebuild_prevents_the_swap(migrated: World, m
     assert migrated.send("SELECT min(position) FROM loan") == [(201,)]
 
 
+@pytest.mark.release  # a record of an old version
+@ELSEWHERE_ON_SERVERS
 @pytest.mark.parametrize("world", SQLITE_AND_POSTGRESQL, indirect=True)
 def test_a_rebuild_continues_if_begun_by_an_earlier_version_that_did_not_check_triggers(
     migrated: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -451,6 +460,7 @@ def test_a_rebuild_continues_if_begun_by_an_earlier_version_that_did_not_check_t
     assert migrated.send("SELECT min(position) FROM loan") == [(101,)]
 
 
+@pytest.mark.release  # the next test finds these tables
 @pytest.mark.parametrize("world", SERVERS, indirect=True)
 def test_an_added_column_is_noticed_even_if_our_tables_have_a_separate_schema(
     migrated_separately: World, caplog: pytest.LogCaptureFixture
@@ -462,6 +472,7 @@ def test_an_added_column_is_noticed_even_if_our_tables_have_a_separate_schema(
     assert migrated_separately.send("SELECT count(note) FROM loan") == [(20,)]
 
 
+@pytest.mark.release(world="postgresql")  # as on MariaDB
 @pytest.mark.parametrize("world", SERVERS, indirect=True)
 def test_a_comparison_finds_the_users_tables_even_if_ours_have_a_separate_schema(
     migrated_separately: World,
@@ -477,6 +488,7 @@ def test_a_comparison_finds_the_users_tables_even_if_ours_have_a_separate_schema
         assert application.rebuilds.compare("catalog").not_made == ("other",)
 
 
+@ELSEWHERE_ON_SERVERS
 @pytest.mark.parametrize("late", ["while it is built", "before the swap"])
 def test_a_column_added_during_a_rebuild_prevents_the_swap(
     migrated: World, monkeypatch: pytest.MonkeyPatch, late: str
@@ -500,6 +512,7 @@ def test_a_column_added_during_a_rebuild_prevents_the_swap(
     assert migrated.send("SELECT count(note) FROM loan") == [(20,)]
 
 
+@pytest.mark.release(before=("n INTEGER", "n ENUM('a')"))
 @pytest.mark.parametrize(
     ("world", "before", "after"),
     [
@@ -520,6 +533,7 @@ def test_a_rebuild_begins_again_if_the_type_of_a_column_changes(
     assert "columns of table loan changed since the rebuild began" in caplog.text
 
 
+@pytest.mark.release  # a rare combination
 @NOT_IN_SQL
 def test_code_that_could_not_be_read_at_first_counts_as_unchanged(
     filled: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -69,8 +69,9 @@ def test_each_step_to_a_later_version_has_a_case() -> None:
     assert steps == {name: len(added) for name, added in ADDED.items()}
 
 
+@pytest.mark.few
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # test_sql_versions.py has the steps of each
 @older
-@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_a_rebuilt_group_runs_is_reset_and_undone_after_an_upgrade(world: World, name: str, version: int) -> None:
     with world.application() as application:
         application.rebuilds.rebuild("catalog")
@@ -89,8 +90,11 @@ def test_a_rebuilt_group_runs_is_reset_and_undone_after_an_upgrade(world: World,
     assert world.lent() == OLD
 
 
+@pytest.mark.few
+@pytest.mark.release(kind="postgresql", name=(GROUPS.name, INBOX.name))
+@pytest.mark.release(kind="postgresql", version=(2, 3, 4))
+@pytest.mark.release(kind="mariadb")  # whose swap is below
 @older
-@pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_an_unfinished_rebuild_is_completed_after_an_upgrade(world: World, name: str, version: int) -> None:
     begin_rebuild(world)
     set_back(world, name, version, "shadow")
@@ -101,6 +105,7 @@ def test_an_unfinished_rebuild_is_completed_after_an_upgrade(world: World, name:
     assert world.lent() == NEW
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_status_shows_records_of_an_older_version_without_an_upgrade_of_their_table(
     world: World, version: int
