@@ -90,11 +90,13 @@ def _is_of(database: Database, schema: str | None) -> bool:
     return schema != "information_schema"
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 def test_without_the_filter_alembic_would_drop_the_event_log(database: Database, store: SqlEventStore) -> None:
     """If this fails, the filter is not needed any more."""
     assert {EVENTS.name, "left_over"} <= differences(database, models())
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 @pytest.mark.parametrize("options", FILTERS.values(), ids=FILTERS)
 @pytest.mark.few(kind="postgresql")
 @pytest.mark.release(kind="mariadb", options=FILTERS["include_object in all schemas"])

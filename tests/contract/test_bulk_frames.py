@@ -36,6 +36,17 @@ from opencqrs_py.errors import BulkWriteError, UnavailableError
 from opencqrs_py.model import Partition
 from opencqrs_py.processing.staging import CollectedRows, FrameRows, Stage, StagedRows
 
+pytestmark = (
+    pytest.mark.release(  # SQLAlchemy makes the statements, as on PostgreSQL; test_bulk.py has those of one process
+        "test_rows_staged_by_tasks_are_merged_with_those_they_returned",
+        "test_an_integer_column_rounds_nothing_wherever_its_rows_come_from",
+        "test_other_columns_are_set_and_texts_are_stored_unchanged",
+        "test_rows_left_by_a_killed_process_are_removed_even_if_few_rows_follow",
+        "test_decimals_are_added_exactly_where_the_database_can",
+        kind="mariadb",
+    )
+)
+
 METADATA = MetaData()
 LOANS = Table(
     "loans",

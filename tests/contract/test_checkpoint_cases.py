@@ -54,7 +54,11 @@ from opencqrs_py.processing.inbox.batches import ScheduleRule
 from opencqrs_py.processing.inbox.schedules import FixedDelay
 from opencqrs_py.processing.recovery import Action, FixedBackOff
 
-pytestmark = pytest.mark.release(kind=("postgresql", "mariadb"))  # progress is stored in one column, whatever the case
+# Progress is stored in one column, whatever the case.
+pytestmark = [
+    pytest.mark.release(kind=("postgresql", "mariadb")),
+    pytest.mark.release("test_1c_release_failing_participant", kind="sqlite"),
+]
 
 ONLY = Partition(1, 0)
 

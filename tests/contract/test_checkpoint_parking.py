@@ -138,6 +138,7 @@ def test_an_unconfirmed_parked_event_stays_and_is_handled_again_after_a_new_clai
     assert rows == ([2, 1] if mixed else [])
 
 
+@pytest.mark.release(kind=("sqlite", "postgresql"))  # a thread waits for it
 def test_a_participant_that_never_returns_from_parked_events_is_abandoned(tracker: Counting) -> None:
     board, returns = Board(), Signal()
     board.answers["parked"] = lambda *_: returns.wait(60)

@@ -124,6 +124,7 @@ def test_a_node_frozen_in_a_heartbeat_does_not_prevent_a_takeover(control, froze
     assert other.beat("frozen", 1000) is None
 
 
+@pytest.mark.release(kind="mariadb")  # which test_job_stores.py shows
 def test_a_node_frozen_while_it_changes_leases_is_disconnected_by_the_server(control, frozen, monkeypatch):
     monkeypatch.setattr(type(frozen.dialect), "standing_seconds", 1.0)
     store, other = SqlControlStore(control), SqlControlStore(frozen)

@@ -115,7 +115,8 @@ class Calls:
 
 
 @SERVERS
-@pytest.mark.release(kind="postgresql", name=("repartition", "spread", "join", "advance", "request"))  # as the others
+@pytest.mark.release(name=("repartition", "reset"))  # as the others, of many statements
+@pytest.mark.release(kind="postgresql", name=("reset", "spread", "join", "advance", "request"))  # as the others
 @pytest.mark.parametrize("name", [name for name in vars(Calls) if not name.startswith("_")])
 def test_a_connection_lost_before_any_statement_is_an_outage_and_the_call_can_be_repeated(
     name: str, database: Database, cutter: Cutter

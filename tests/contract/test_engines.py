@@ -56,12 +56,14 @@ class StopsAmidEvents(EngineContract):
         assert project.rows() == list(range(10))
 
 
+@pytest.mark.release(at_once=True)  # parked as after retries
 class TestThreadEngine(StopsAmidEvents):
     @pytest.fixture
     def make_engine(self) -> MakeEngine:
         return ThreadEngine
 
 
+@pytest.mark.release(at_once=True)  # parked as after retries
 class TestSparkEngine(StopsAmidEvents):
     @pytest.fixture
     def context(self) -> Context:
@@ -175,6 +177,7 @@ FAILED = EngineContract.test_a_failed_partition_is_tried_again_from_its_progress
 PREPARES = EngineContract.test_an_error_of_the_preparation_is_raised_and_nothing_is_handled
 REFUSED = EngineContract.test_a_refused_claim_is_raised
 PATCHED = "monkeypatch"
+SLOW = pytest.mark.release  # each waits for two seconds
 
 
 @pytest.mark.parametrize(
@@ -196,8 +199,8 @@ PATCHED = "monkeypatch"
         pytest.param(ReleasesInAllGroups, OTHERS, (), id="releases-in-all-groups"),
         pytest.param(HidesErrors, PREPARES, (), id="hides-errors-of-preparation"),
         pytest.param(HidesErrors, REFUSED, (), id="hides-refused-claims"),
-        pytest.param(staying_in(ProcessorState.WAITING), OUTAGES, (PATCHED,), id="waits-forever"),
-        pytest.param(staying_in(ProcessorState.FAILED), FAILED, (PATCHED,), id="fails-forever"),
+        pytest.param(staying_in(ProcessorState.WAITING), OUTAGES, (PATCHED,), id="waits-forever", marks=SLOW),
+        pytest.param(staying_in(ProcessorState.FAILED), FAILED, (PATCHED,), id="fails-forever", marks=SLOW),
     ],
 )
 def test_the_contract_refuses_an_engine_with_a_mistake(

@@ -82,7 +82,7 @@ class TestInMemoryEventStore(NoEventIsLostInSilence, EventStoreContract):
         return InMemoryEventStore()
 
 
-@pytest.mark.few("test_nothing_is_added_unless_the_precondition_holds", kind=("postgresql", "mariadb"))
+@pytest.mark.few(kind=("postgresql", "mariadb"))
 class TestSqlEventStore(NoEventIsLostInSilence, EventStoreContract):
     @pytest.fixture
     def source(self, database: Database) -> SqlEventStore:

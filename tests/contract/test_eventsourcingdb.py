@@ -30,6 +30,7 @@ from opencqrs_py.model.appending import (
     SubjectIsPopulated,
     SubjectIsPristine,
 )
+from opencqrs_py.processing.ports import EventSource, EventStore
 from opencqrs_py.testing.contracts import EventStoreContract
 from opencqrs_py.testing.contracts.event_source import ALL, SUBJECTS, Append, event, followed, identities
 from opencqrs_py.testing.eventsourcingdb import EventLog, EventSourcingDbStandIn
@@ -86,6 +87,7 @@ def store(open_store: Open) -> EventSourcingDbEventStore:
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # of the client; its loop is ours alone
 @pytest.mark.few("test_nothing_is_added_unless_the_precondition_holds", server=2)
 @pytest.mark.release(server=1)  # another hash of the same events
+@pytest.mark.release(count=12_000)  # the test of thousands of events, below, shows the slices
 class TestEventSourcingDbEventStore(EventStoreContract):
     """The server gives events their ids and times, keeps JSON objects only, and knows no event again."""
 
@@ -97,6 +99,14 @@ class TestEventSourcingDbEventStore(EventStoreContract):
     takes_any_data = False
     subjects = tuple(subject for subject in SUBJECTS if subject.startswith("/"))
     longest_payload = 60_000  # the server takes events of up to 64 KiB
+
+    @pytest.mark.release  # as each append of many events
+    def test_progress_is_reported_up_to_the_number_of_events_given(self, source: EventStore) -> None:
+        super().test_progress_is_reported_up_to_the_number_of_events_given(source)
+
+    @pytest.mark.release  # with several writers, it misses nothing either
+    def test_a_reader_misses_nothing_while_events_are_added(self, source: EventSource, append: Append) -> None:
+        super().test_a_reader_misses_nothing_while_events_are_added(source, append)
 
     @pytest.fixture
     def source(self, store: EventSourcingDbEventStore) -> EventSourcingDbEventStore:
@@ -353,18 +363,19 @@ def test_every_subject_is_found_as_it_was_written(subjects: list[str], root: str
 
 
 @pytest.mark.release(server=1)  # another hash of the same events
-def test_ten_thousand_events_cost_a_request_per_slice(
+def test_thousands_of_events_cost_a_request_per_slice(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, open_store: Open
 ) -> None:
-    store.append(event(n) for n in range(10_000))
+    store.append(event(n) for n in range(3_000))
     reader = open_store()
     before = server.counts()
     parts = list(followed(reader, limit=1_000))
-    assert [int(event.id) for part in parts for event in part.events] == list(range(10_000))
+    assert [int(event.id) for part in parts for event in part.events] == list(range(3_000))
     assert {len(part.events) for part in parts} == {1_000}
-    assert (server.counts() - before)["read-events"] == 10 + 2  # and the head, at the beginning and at the end
+    assert (server.counts() - before)["read-events"] == 3 + 2  # and the head, at the beginning and at the end
 
 
+@pytest.mark.release  # as the test above, by their subject
 @pytest.mark.release(server=1)  # another hash of the same events
 def test_rare_subjects_are_found_in_few_requests(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
@@ -388,8 +399,8 @@ def test_filtering_by_type_pauses_after_fifty_thousand_events(
 def test_many_threads_can_use_a_store(store: EventSourcingDbEventStore) -> None:
     store.append(event(n, f"/{n % 5}") for n in range(500))
     with ThreadPoolExecutor(8) as pool:
-        read = list(pool.map(lambda n: identities(store, Selection(f"/{n % 5}"), limit=7), range(24)))
-    assert read == [[str(n) for n in range(m % 5, 500, 5)] for m in range(24)]
+        read = list(pool.map(lambda n: identities(store, Selection(f"/{n % 5}"), limit=7), range(10)))
+    assert read == [[str(n) for n in range(m % 5, 500, 5)] for m in range(10)]
 
 
 def test_a_closed_store_reconnects_when_it_is_used_again(store: EventSourcingDbEventStore) -> None:

@@ -14,6 +14,8 @@ from opencqrs_py.model import Event, Selection
 from opencqrs_py.testing.contracts.event_source import event
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn, Fault, Then
 
+pytestmark = pytest.mark.few
+
 COUNT = 400  # events: more than are read of all subjects to make sure of one
 READ = "read-events"
 RARE = Selection("/rare")

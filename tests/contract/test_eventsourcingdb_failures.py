@@ -86,6 +86,7 @@ in_version_2 = pytest.mark.parametrize("server", [2], indirect=True)
 # -------------------------------------------------------------------------------------------------------- outages
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "fault",
     [
@@ -292,6 +293,7 @@ def test_the_error_for_a_refused_subject_quotes_the_server(store: EventSourcingD
 # --------------------------------------------------------------------------------------------------------- appending
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("then", [Then.CUT, Then.STALL])
 def test_a_lost_response_to_an_append_is_not_an_outage_to_repeat_blindly(
@@ -338,6 +340,7 @@ def test_a_conflict_without_a_code_is_a_failed_precondition(
 # --------------------------------------------------------------------------------------------------------- the watch
 
 
+@pytest.mark.release  # as a server that sends nothing else
 def test_heartbeats_keep_a_watch_alive(hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
     with hasty.watched() as watch:
         assert watch.wait(10, 1.5 * STALL) == 10
@@ -347,6 +350,7 @@ def test_heartbeats_keep_a_watch_alive(hasty: EventSourcingDbEventStore, server:
     assert server.counts()[OBSERVE] == 1
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("fault", "code"),
     [

@@ -34,6 +34,8 @@ from eventsourcingdb import (
 
 from opencqrs_py.testing.eventsourcingdb import EventLog, EventSourcingDbStandIn, Fault
 
+pytestmark = pytest.mark.few  # the contracts of the store show what it relies on
+
 SECONDS = 30  # longest wait for an answer
 WELL_FORMED: dict[str, Any] = {
     "source": "https://library.example",

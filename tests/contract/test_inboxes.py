@@ -284,6 +284,7 @@ def test_a_processor_that_waited_for_a_command_does_not_see_the_inbox_as_before_
             connection.execute(text("ALTER DATABASE postgres RESET default_transaction_isolation"))
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 @pytest.mark.parametrize(
     "kind", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")]
 )
@@ -303,6 +304,7 @@ def test_a_command_waits_only_some_time_for_a_handler_that_does_not_return(
     assert len(tracker.entries("group")) == 1
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 @pytest.mark.parametrize(
     "kind", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")]
 )
@@ -332,6 +334,12 @@ def put(tracker: SqlProgressTracker, cursor: Cursor, *entries: InboxEntry) -> No
 
 
 @pytest.mark.few  # the same statements, on a table that is brought forward
+@pytest.mark.release(
+    "test_an_entry_is_stored_unchanged_together_with_the_progress",
+    "test_skipping_an_event_records_the_skip_and_makes_the_next_due",
+    "test_events_of_sequences_ahead_of_their_partition_stay",
+    "test_an_expired_event_counts_as_due",
+)
 class TestInboxOfAnOlderVersion(TestSqlInbox):
     """A table created before SQLite had separate keys is not changed."""
 

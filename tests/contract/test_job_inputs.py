@@ -172,8 +172,8 @@ STATEMENTS: dict[str, tuple[Any, list[JobId]]] = {
 }
 
 
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # SQLAlchemy makes the pages
 @pytest.mark.parametrize("name", STATEMENTS)
-@pytest.mark.few(kind="mariadb")  # SQLAlchemy makes the pages, as on PostgreSQL
 def test_each_id_is_in_exactly_one_page(selector: SqlSelector, filled: Database, name: str) -> None:
     statement, expected = STATEMENTS[name]
     found = pages(selector, statement, 100)
@@ -222,6 +222,7 @@ def test_texts_are_compared_as_the_collation_of_a_server_does(
             assert found == list(connection.execute(select(words.c.word).order_by(words.c.word)).scalars())
 
 
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # as above
 @pytest.mark.parametrize(
     ("statement", "named", "found"),
     [
@@ -251,7 +252,6 @@ def test_texts_are_compared_as_the_collation_of_a_server_does(
         (select(Invoice.id), tuple(map(str, range(2_500))), {1, 2, 3, 4, 5}),
     ],
 )
-@pytest.mark.few(kind="mariadb")  # as above
 def test_of_the_requested_ids_those_that_apply_are_found(
     selector: SqlSelector, filled: Database, statement: Any, named: tuple[JobId, ...], found: set[JobId]
 ) -> None:
@@ -391,6 +391,7 @@ PLANS = {"sqlite": "EXPLAIN QUERY PLAN ", "postgresql": "EXPLAIN ", "mariadb": "
 READ_BY_KEY = {"sqlite": "SEARCH invoices USING INTEGER PRIMARY KEY", "postgresql": "Index Cond", "mariadb": "range"}
 
 
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # as above
 @pytest.mark.parametrize(
     "statement",
     [

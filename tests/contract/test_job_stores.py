@@ -352,6 +352,7 @@ def test_runs_are_purged_in_portions(
 # Locks
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 def test_the_record_of_a_wait_gives_up_when_another_transaction_holds_the_run(
     store: SqlJobStore, another: SqlJobStore, transactions: DatabaseTransactions
 ) -> None:
@@ -380,6 +381,7 @@ class _Lossy(SqlJobStore):
             raise DatabaseAwayError("OCQ-304", "the answer was lost")
 
 
+@pytest.mark.release(kind="postgresql")  # as on MariaDB
 def test_the_desk_recognises_its_own_records_after_a_lost_response(database: Database) -> None:
     store = _Lossy(database)
     rules = {JOB: JobRule(JOB, meeting=Meeting(scope=OverlapScope.PER_ID), back_off=FixedBackOff(60.0007))}
@@ -426,6 +428,7 @@ def held_for_too_long(holder: SqlJobStore, waiting: SqlJobStore) -> BaseExceptio
         return threads.submit(put, waiting, QUEUED).exception(SECONDS)
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"), same=True)
 @pytest.mark.parametrize("same", [False, True], ids=["processes", "threads"])
 def test_a_decision_that_waits_too_long_for_another_is_an_outage(
     store: SqlJobStore, another: SqlJobStore, monkeypatch: pytest.MonkeyPatch, *, same: bool
@@ -441,6 +444,7 @@ def test_a_decision_that_waits_too_long_for_another_is_an_outage(
     assert {run.id for run in store.look().runs} == {"1", QUEUED.id}
 
 
+@pytest.mark.release  # as the test above, by a row
 @SERVERS
 def test_a_run_locked_too_long_by_its_owner_is_an_outage_and_not_taken(
     store: SqlJobStore, another: SqlJobStore, transactions: DatabaseTransactions, monkeypatch: pytest.MonkeyPatch
@@ -456,6 +460,7 @@ def test_a_run_locked_too_long_by_its_owner_is_an_outage_and_not_taken(
     assert store.find(RUNNING.id) == replace(RUNNING, position=AFTER)
 
 
+@pytest.mark.release  # as a node, in test_control_tables.py
 @SERVERS
 def test_a_process_frozen_in_a_decision_is_disconnected_and_its_connections_are_reset(
     store: SqlJobStore, another: SqlJobStore, database: Database, monkeypatch: pytest.MonkeyPatch

@@ -126,6 +126,14 @@ class TestTableWithJson(MappedContract):
 
 @POSTGRESQL
 @pytest.mark.few  # the column is cast, whatever is read
+@pytest.mark.release(
+    "test_events_are_read_as_they_were_added",
+    "test_numbers_keep_all_their_digits",
+    "test_slices_follow_each_other_without_gap_or_overlap",
+    "test_a_watch_misses_nothing_between_two_waits",
+    "test_subject_and_types_must_both_fit",
+    "test_the_fingerprint_of_another_log_is_refused",
+)
 class TestTableWithBinaryJson(MappedContract):
     data = "JSONB"
     keeps_data_verbatim = False
@@ -385,7 +393,9 @@ def two_phase_server(servers: ModuleType) -> Iterator[Any]:
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize(
+    "restarted", [pytest.param(False, marks=pytest.mark.release), True], ids=["running", "restarted"]
+)
 def test_an_event_of_a_prepared_transaction_is_read_before_a_later_one(
     two_phase_server: Any, *, restarted: bool
 ) -> None:
@@ -945,6 +955,7 @@ def test_positions_that_do_not_increase_one_by_one_are_refused(
     assert ("allocationSize=1" in caught.value.fix) == ("steps" in said)
 
 
+@pytest.mark.release  # what a log says
 @POSTGRESQL
 def test_a_sequence_that_could_allocate_positions_in_blocks_is_logged_once(
     database: Database, caplog: pytest.LogCaptureFixture

@@ -135,6 +135,9 @@ def rows(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[[], in
     return lambda: returned[0]
 
 
+@pytest.mark.release(kind="mariadb")
+@pytest.mark.release(tasks=(2, 8))
+@pytest.mark.release(kind="postgresql")  # as on MariaDB
 @pytest.mark.parametrize("tasks", [2, 8, 32])
 @pytest.mark.few(kind=("sqlite", "postgresql", "mariadb"))
 def test_each_event_is_read_once_whatever_the_number_of_tasks(
@@ -154,6 +157,7 @@ def test_each_event_is_read_once_whatever_the_number_of_tasks(
     assert count <= rows() <= 1.1 * count
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 def test_partitions_that_lag_read_no_events_of_others(
     database: Database, rows: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

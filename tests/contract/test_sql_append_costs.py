@@ -143,6 +143,7 @@ def costs(store: SqlEventStore, cost: Cost, stored: int) -> dict[str, int]:
     }
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # of which test_sql_plans.py has the plans
 def test_an_append_costs_the_same_however_many_events_are_stored(database: Database, cost: Cost) -> None:
     store = SqlEventStore(database)
     few, many = costs(store, cost, FEW), costs(store, cost, MANY)

@@ -136,7 +136,7 @@ database.close()
 """
 
 
-@pytest.mark.release(kind="mariadb")  # the next test has threads
+@pytest.mark.release  # the next test has threads, test_control_processes.py has processes
 def test_processes_that_start_at_once_create_the_tables_and_claim_one_after_the_other(
     url: str, database: Database
 ) -> None:

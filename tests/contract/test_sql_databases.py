@@ -29,6 +29,8 @@ from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.testing.contracts import ReadModel
 from opencqrs_py.testing.contracts.inbox_units import brought_in, entry
 
+pytestmark = pytest.mark.few(kind=("postgresql", "mariadb"))  # the transaction has ended, whatever has ended it
+
 SECONDS = 60  # longest wait for another thread
 SQLITE = pytest.mark.parametrize("kind", ["sqlite"])
 POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
@@ -194,6 +196,7 @@ def kept_row(transactions: DatabaseTransactions, value: str = "first") -> tuple[
     return unit.session, row
 
 
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # before any statement
 @pytest.mark.parametrize(
     "use",
     [

@@ -18,6 +18,8 @@ from opencqrs_py.model import Event, Selection, layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.testing.contracts import ReadModel
 
+pytestmark = pytest.mark.few(kind=("postgresql", "mariadb"))  # SQLite has all values
+
 POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
 NAMES = [
     "größe",

@@ -73,6 +73,7 @@ def test_a_statement_that_takes_too_long_for_the_server_is_explained(
 class TestAfterTheCommit:
     """What fails then does not say that nothing was added."""
 
+    @pytest.mark.release  # what a log says
     @POSTGRESQL
     def test_missing_statistics_of_the_table_are_warned_of(
         self, database: Database, url: str, caplog: pytest.LogCaptureFixture
@@ -103,6 +104,7 @@ class TestAfterTheCommit:
         assert [each.id for each in store.read(0, 10, Selection()).events] == ["1", "2"]
 
 
+@pytest.mark.few
 @MARIADB
 @WAYS
 @pytest.mark.parametrize(

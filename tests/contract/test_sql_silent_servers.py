@@ -22,6 +22,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.release(kind="postgresql")  # whose driver has this timeout itself
 @KINDS
 def test_a_server_that_never_responds_is_reported_as_unreachable(monkeypatch, silent: str, kind: str) -> None:
     monkeypatch.setattr(Dialect, "connect_seconds", 2)

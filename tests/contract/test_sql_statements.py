@@ -20,6 +20,13 @@ from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 
+pytestmark = pytest.mark.release(  # the same ones as on PostgreSQL
+    "test_large_events_are_added_a_few_at_a_time",
+    "test_a_chunk_costs_one_read_one_lock_and_one_update_however_long_it_is",
+    "test_adding_events_costs_one_statement_per_five_thousand",
+    kind="mariadb",
+)
+
 Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
 Statements = Callable[[], AbstractContextManager[list[str]]]
 
@@ -219,6 +226,7 @@ def fill(store: SqlEventStore, _database: Database) -> None:
     store.append([*events(25_000), rare, *events(5_000, start=25_000)])
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 @pytest.mark.usefixtures("long_log")
 @pytest.mark.parametrize("selection", [Selection("/rare"), Selection(types=frozenset({"rare", "none"}))])
 def test_rare_events_in_a_long_log_are_found_with_four_statements(
@@ -325,6 +333,8 @@ def test_adding_events_costs_one_statement_per_five_thousand(
     assert len(committed) == 1
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"), stored=0)
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 @pytest.mark.parametrize("stored", [0, 1, 20_000])
 @pytest.mark.few(kind=("postgresql", "mariadb"))
 def test_adding_many_events_takes_the_same_statements_however_many_are_stored(
@@ -337,6 +347,7 @@ def test_adding_many_events_takes_the_same_statements_however_many_are_stored(
     assert [statement for statement in sent if statement in chunk] == [*chunk] * 3
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))
 def test_an_append_sets_no_savepoint_that_makes_sqlite_copy_pages(database: Database, store: SqlEventStore) -> None:
     store.append(events(10))
     set_: list[str] = []
@@ -438,6 +449,7 @@ def test_large_events_are_added_a_few_at_a_time(
     assert len([statement for statement in sent if statement in ADDING]) == (7 if database.kind == "mariadb" else 3)
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 def test_added_events_are_counted_without_counting_the_stored_ones(
     statements: Statements, database: Database, store: SqlEventStore
 ) -> None:

@@ -123,6 +123,7 @@ def test_the_session_of_a_suspended_owner_is_ended_and_its_chunk_handled_once(
     assert [status.position for status in tracker.statuses()] == [5]
 
 
+@pytest.mark.release(kind="postgresql")  # as on MariaDB
 @SERVERS
 def test_the_session_of_an_owner_that_finishes_in_time_is_not_ended(
     url: str, database: Database, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +136,7 @@ def test_the_session_of_an_owner_that_finishes_in_time_is_not_ended(
         assert said(process) in ("committed", "FencedError: ")
 
 
+@pytest.mark.release  # as on SQLite, below
 @SERVERS
 def test_without_the_privilege_to_end_the_owners_session_the_error_names_the_owner(
     url: str, database: Database, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch

@@ -216,6 +216,8 @@ def drop(database: Database, *names: str) -> None:
             connection.execute(text(f"DROP TABLE opencqrs_{name}"))
 
 
+@pytest.mark.release(kind="mariadb")  # compared in Python
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # compared in Python
 @pytest.mark.parametrize(
     ("lost", "after"),
     [
@@ -241,6 +243,8 @@ def test_tables_restored_without_others_and_their_versions_are_refused_and_left_
             SqlEventStore(open_database()).head()
 
 
+@pytest.mark.release(kind="mariadb")  # compared in Python
+@pytest.mark.few(kind=("postgresql", "mariadb"))  # compared in Python
 @pytest.mark.parametrize(
     "lost", [("schema",), ("groups", "schema"), ("progress", "skipped", "inbox", "groups", "schema")]
 )

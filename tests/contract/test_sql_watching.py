@@ -247,6 +247,7 @@ def test_a_database_in_memory_can_be_watched(kind: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # which the same thread asks
 def test_an_idle_watch_costs_next_to_nothing(store: SqlEventStore) -> None:
     with store.watched() as watch:
         watch.wait(0, 1.2)  # the pauses grow

@@ -380,6 +380,7 @@ def test_a_file_that_cannot_be_inspected_is_left_to_the_database(
     writes(database)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("change", [*CHANGES, *BESIDE])
 def test_a_watch_notices_a_replaced_file_within_a_second(path: Path, change: Callable[[Path], None]) -> None:
     database = ours(path)

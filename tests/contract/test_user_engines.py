@@ -36,6 +36,16 @@ def open_database(engine: Engine) -> Callable[[], Database]:
 
 
 @pytest.mark.release(kind=("postgresql", "mariadb"))  # the driver of SQLite is the one that manages transactions itself
+@pytest.mark.release(
+    "test_units_of_two_partitions_are_committed_and_undone_independently",
+    "test_a_crash_between_handler_and_progress_leaves_neither",
+    "test_an_error_passes_through_unchanged_and_progress_stays",
+    "test_writes_of_handlers_are_committed_with_the_progress",
+    "test_concurrent_claims_are_serialised",
+    "test_a_run_that_begins_during_a_unit_of_its_predecessor_comes_before_or_after_it",
+    "test_a_zombie_with_an_old_epoch_is_fenced",
+    kind="sqlite",
+)
 class TestSqlProgressTrackerOnAnEngineOfOthers(ProgressTrackerContract):
     @pytest.fixture
     def read_model(self, written: ReadModel) -> ReadModel:

@@ -228,6 +228,7 @@ def sized_world(
     return world
 
 
+@pytest.mark.few
 @NOT_IN_SQL
 @pytest.mark.parametrize(
     "world_of", [WaitingWorld, SparkWorld, OneStepWorld], ids=["thread", "spark", "a task for each step"]
@@ -269,6 +270,7 @@ def test_a_tick_handles_no_more_of_a_batch_even_if_a_worker_is_lost(database: Da
     assert set(world.written) == (first | second) - {8}
 
 
+@pytest.mark.few
 @NOT_IN_SQL
 @pytest.mark.parametrize("world_of", [WaitingWorld, OneStepWorld], ids=["thread", "a task for each step"])
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
@@ -288,6 +290,7 @@ def test_only_in_mode_all_a_failure_restarts_the_count(
         assert [one for one in world.written if one < 7] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.few
 @NOT_IN_SQL
 @pytest.mark.parametrize("world_of", [WaitingWorld, OneStepWorld], ids=["thread", "a task for each step"])
 @pytest.mark.parametrize("isolate", [0, 9])
@@ -637,6 +640,7 @@ def test_events_waiting_in_a_partition_that_begins_again_are_handled_once(databa
 # ------------------------------------------------------------------------------------------ transactions that end early
 
 
+@pytest.mark.release(kind="mariadb")  # as on PostgreSQL
 @pytest.mark.parametrize("world_of", [WaitingWorld, SparkWorld], ids=["threads", "tasks"])
 @pytest.mark.parametrize("later", [None, NO], ids=["nothing fails", "a later event fails"])
 @pytest.mark.few(kind=("postgresql", "mariadb"))
@@ -711,8 +715,8 @@ def test_expired_events_can_be_retried_once_their_group_has_no_expiry(
     assert (world.waiting, world.written) == ({}, [1, 2])
 
 
+@pytest.mark.release(schedule=SCHEDULE)
 @pytest.mark.parametrize("schedule", [None, SCHEDULE], ids=["parked", "scheduled"])
-@pytest.mark.release(kind=("postgresql", "mariadb"), schedule=SCHEDULE)
 def test_a_handler_can_change_the_row_type_of_its_driver(database: Database, schedule: ScheduleRule | None) -> None:
     world = WaitingWorld(database, ["/a", "/a", "/b"], schedule=schedule)
     world.errors = {2: NO}

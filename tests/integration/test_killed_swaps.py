@@ -15,8 +15,6 @@ from support.rebuilding import HANDLERS, KINDS, NEW, OLD, WRONG, World
 
 from opencqrs_py.model.rebuild import RebuildPhase
 
-pytestmark = pytest.mark.release  # test_rebuilds.py ends processes at the steps of a swap
-
 KILLED = """
 import importlib, json, os, signal, sys
 from opencqrs_py import Application
@@ -90,7 +88,7 @@ def places(stride: int) -> range:
 FEW, MANY = 80, pytest.param(5, marks=pytest.mark.release)
 
 
-@pytest.mark.release(world="sqlite")
+@pytest.mark.release(world=("sqlite", "mariadb"))  # where test_rebuilds.py ends processes at the steps of a swap
 @pytest.mark.parametrize("stride", [FEW, MANY])
 def test_a_process_killed_during_the_swap_leaves_the_old_tables_or_the_new_ones(world: World, stride: int) -> None:
     for after in places(stride):
@@ -113,7 +111,7 @@ def test_a_process_killed_during_the_swap_leaves_the_old_tables_or_the_new_ones(
     assert after > stride
 
 
-@pytest.mark.release(world=("postgresql", "sqlite"))
+@pytest.mark.release  # as during the swap
 @pytest.mark.parametrize("stride", [FEW, MANY])
 def test_a_process_killed_during_an_undo_leaves_the_new_tables_or_the_old_ones(world: World, stride: int) -> None:
     for after in places(stride):
