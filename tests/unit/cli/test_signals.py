@@ -38,6 +38,9 @@ entry()
 LONG = 60
 """Seconds that each case would take without the signal."""
 
+SOON = "sys.modules['opencqrs_py.cli.signals'].END_SECONDS = 0.3\n"
+"""Put before a command that never ends by itself: it is ended sooner, and otherwise as usual."""
+
 CUT_OFF = "interrupted before books 0/2 and 1 more had stopped; events that were not committed are handled again"
 
 
@@ -138,13 +141,15 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_ends_a_command_with_one_line_and_130(command):
-    assert ended(COMMANDS[command], signal.SIGINT) == Ended(130, "", "interrupted\n")
+    assert ended(SOON + dedent(COMMANDS[command]), signal.SIGINT) == Ended(130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_only_sigterm_ends_with_its_configured_code(sent, code):
     for command in ("sleeps", "swallows the interrupt"):
-        assert ended(f"signals.terminated = 0\n{dedent(COMMANDS[command])}", sent) == Ended(code, "", "interrupted\n")
+        assert ended(f"{SOON}signals.terminated = 0\n{dedent(COMMANDS[command])}", sent) == Ended(
+            code, "", "interrupted\n"
+        )
 
 
 BEFORE_SETTINGS = """
@@ -161,7 +166,7 @@ def test_sigterm_before_the_settings_are_read_ends_with_their_code():
 
 @pytest.mark.parametrize("then", ["time.sleep(60)", "sys.exit(2)", "raise LookupError"])
 def test_sigterm_ends_a_command_that_reads_no_settings_with_130(then):
-    assert ended(f"{dedent(BEFORE_SETTINGS)}{then}", signal.SIGTERM) == Ended(130, "", "interrupted\n")
+    assert ended(f"{SOON}{dedent(BEFORE_SETTINGS)}{then}", signal.SIGTERM) == Ended(130, "", "interrupted\n")
 
 
 PATIENT = "sys.modules['opencqrs_py.cli.signals'].END_SECONDS = 600\n"
@@ -188,12 +193,14 @@ HANGING = """
 
 
 @pytest.mark.parametrize("sent", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGTERM], [signal.SIGTERM] * 2])
+@pytest.mark.few
 def test_a_command_with_partitions_prints_the_only_line_itself(sent):
     """The same interrupt reaches a process twice when it is sent to the process and to its group."""
     assert ended(PATIENT + dedent(HOLDING), *sent) == Ended(130, "", "stopped\n")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.release(sent=signal.SIGTERM)
 def test_a_signal_delivered_to_another_thread_wakes_the_main_thread(sent):
     """The same happens to a signal that arrives between Python's last check for signals and a blocking call."""
     send = f"signal.pthread_kill(threading.get_ident(), {int(sent)})"
@@ -230,6 +237,7 @@ def test_the_time_limit_is_below_two_seconds():
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("first", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 7)])
+@pytest.mark.few
 def test_a_second_signal_ends_at_once_with_the_code_of_the_first(first, second, code):
     hanging = dedent(HANGING).replace("KeyboardInterrupt:", "KeyboardInterrupt:\n    ready()")
     endless = f"{PATIENT}signals.terminated = 7\n{hanging}"
@@ -296,7 +304,7 @@ def test_a_command_ends_even_if_its_terminal_is_stopped(body):
     """As by Ctrl-S: writes to it block until Ctrl-Q."""
     terminal, end = pty.openpty()
     termios.tcflow(end, termios.TCOOFF)
-    program = PROGRAM.format(body=indent(dedent(body), "    "))
+    program = PROGRAM.format(body=indent(SOON + dedent(body), "    "))
     try:
         assert interrupted(program, end) == 130
     finally:

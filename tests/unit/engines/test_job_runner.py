@@ -626,6 +626,7 @@ class _LosesReply(InMemoryJobStore):
 
 
 @pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.release(fails=False)
 def test_the_end_of_a_run_is_reported_even_if_the_reply_to_its_commit_is_lost(caplog, fails):
     def call(context, _):
         store.loses = True

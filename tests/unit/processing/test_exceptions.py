@@ -546,7 +546,7 @@ def of_a_long_line() -> BaseException:
         return error
 
 
-SOURCE = "\n".join(f"x{number} = (a + b) * c(d, e=[1, {{2: 3}}])" for number in range(400))
+SOURCE = "\n".join(f"x{number} = (a + b) * c(d, e=[1, {{2: 3}}])" for number in range(50))
 PARSES: dict[str, Callable[[], Any]] = {
     "the source of a file": lambda: ast.dump(parsed(SOURCE)),
     "the place of a class": lambda: place_of(Parsing),

@@ -115,6 +115,7 @@ def test_a_lock_that_waits_longer_than_its_timeout_to_be_acquired_fails(failing,
 
 
 @pytest.mark.parametrize("key", ["name[:255]", "name.encode('ascii', 'replace')", "name.encode('ascii', 'ignore')"])
+@pytest.mark.few
 def test_a_registry_with_one_lock_for_names_that_differ_fails(failing, key):
     names, _ = failing(REGISTRIES.replace("return name\n", f"return {key}\n"))
     assert names == {"test_locks_with_different_names_are_independent"}
@@ -1001,6 +1002,7 @@ KEEPS_ITS_LOCK = """
     ],
     ids=["purges-others", "unlimited", "gathers-by-any-token", "requests-all", "forgets-due-times"],
 )
+@pytest.mark.few
 def test_a_job_store_with_a_mistake_fails(failing, mistake, test):
     names, _ = failing(JOB_STORES.replace("{mistake}", mistake))
     assert names == {test}

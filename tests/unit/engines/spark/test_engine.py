@@ -25,7 +25,7 @@ from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as spark_engine
-from opencqrs_py.engines.spark import slots, tasks
+from opencqrs_py.engines.spark import groups, slots, tasks
 from opencqrs_py.engines.spark.engine import Meanwhile, SparkEngine
 from opencqrs_py.engines.spark.groups import read_at_once
 from opencqrs_py.engines.spark.slots import HELD_SECONDS, NOTICED_SECONDS, STILL_SECONDS, ActiveJob
@@ -180,8 +180,12 @@ def wait_for_threads() -> None:
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    """An engine of which no run of a task waits long for another run, which does not exist here."""
+    """An engine of which no run of a task waits long for another run, which does not exist here, and that looks often.
+
+    It waits in real time, and the clock is a fake.
+    """
     monkeypatch.setattr(tasks, "_LEAST_WAIT_SECONDS", 0)
+    monkeypatch.setattr(groups, "_IDLE_SECONDS", 0.05)
     made = Engine(tmp_path)
     yield made
     made.engine.stop(patience=0)

@@ -15,6 +15,7 @@ from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.engines.parts import group_processing
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark import engine as engine_module
+from opencqrs_py.engines.spark import groups
 from opencqrs_py.engines.spark.engine import Meanwhile, SparkEngine
 from opencqrs_py.engines.spark.slots import NOTICED_SECONDS, STILL_SECONDS
 from opencqrs_py.errors import EngineLostError, UnavailableError
@@ -133,6 +134,7 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_module, "SparkFrames", Maker)
+    monkeypatch.setattr(groups, "_IDLE_SECONDS", 0.05)  # it looks in real time, and the clock is a fake
     made = Engine()
     yield made
     made.engine.stop(patience=0)

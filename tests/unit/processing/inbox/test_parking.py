@@ -720,6 +720,7 @@ class ButOne:
 
 
 @pytest.mark.parametrize("number", range(1, 31, 7))
+@pytest.mark.few
 def test_a_claim_is_refused_if_one_of_many_waiting_events_now_belongs_to_another_sequence(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
