@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from attacks.attack import DATABASES, KINDS, Attack, End, Firing
@@ -28,11 +29,12 @@ import {module}
 from opencqrs_py import Application
 Application({settings!r}, [{module}], {folder!r}).run(until_caught_up=True)
 """
-CASES = [(end, DATABASES[n % 3], KINDS[n % 4]) for n, end in enumerate(ENDS)]
+MOMENTS = ["before", "after"]
+CASES = [(end, DATABASES[n % 3], KINDS[n % 4], MOMENTS[n % 2]) for n, end in enumerate(ENDS)]
 
 
-def _cases(config: pytest.Config) -> list[tuple[str, str, str]]:
-    return [(end, d, k) for end in ENDS for d in DATABASES for k in KINDS] if config.getoption("--all") else CASES
+def _cases(config: pytest.Config) -> list[tuple[str, str, str, str]]:
+    return [*product(ENDS, DATABASES, KINDS, MOMENTS)] if config.getoption("--all") else CASES
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -40,10 +42,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.param(*case, marks=[] if case[1] == "sqlite" else [getattr(pytest.mark, case[1])])
         for case in _cases(metafunc.config)
     ]
-    metafunc.parametrize(("end", "database", "kind"), marked)
+    metafunc.parametrize(("end", "database", "kind", "moment"), marked)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_handler_that_ends_its_process_loses_and_duplicates_nothing(
     arena: Arena, end: str, database: str, kind: str, moment: str
 ) -> None:

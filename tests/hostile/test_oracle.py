@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
-from attacks import ATTACKS
+from attacks import (
+    ATTACKS,
+    data,
+    errors,
+    parts,
+    registration,
+    sessions,
+    statements,
+    surroundings,
+    transactions,
+)
 from attacks.attack import ERROR, PASSING_ERROR, End
 from attacks.flaws import KNOWN
 from harness.lanes import all_combinations, quick_lane
 from harness.modules import AT, SIZE, expected_rows
 from harness.oracle import Found, Verdict, judge
 
+TABLES = [transactions, statements, sessions, data, errors, parts, surroundings, registration]
 ROWS = expected_rows()
 RIGHT = Found(ROWS, SIZE)
 REPORT = "[group 0/1] event e5 at position 5 (counted.v1, /counted/5) failed\nhandlers.py:7"
@@ -91,20 +103,20 @@ def test_each_known_defect_belongs_to_an_attack() -> None:
     assert flawed == set(KNOWN)
 
 
-@pytest.mark.parametrize("what", ["attack", "database", "engine", "kind", "schema"])
-def test_the_quick_lane_covers_every_attack_database_engine_and_kind(what: str) -> None:
+@pytest.mark.parametrize("what", ["database", "engine", "kind", "schema"])
+def test_the_quick_lane_covers_every_database_engine_and_kind(what: str) -> None:
     def seen(lane: list) -> set[str]:
-        return {one.attack.name if what == "attack" else getattr(one, what) for one in lane}
+        return {getattr(one, what) for one in lane}
 
-    if what == "attack":  # of two forms that an error follows, one is tried
-        left_out = seen(all_combinations()) - seen(quick_lane())
-        assert all(name.endswith((ERROR, PASSING_ERROR)) for name in left_out)
-        tried = {name.removesuffix(PASSING_ERROR).removesuffix(ERROR) + end
-                 for name in left_out for end in (ERROR, PASSING_ERROR)} - left_out  # fmt: skip
-        assert len(tried) == len(left_out)
-        assert tried <= seen(quick_lane())
-        return
     assert seen(quick_lane()) == seen(all_combinations())
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.__name__)
+def test_the_quick_lane_tries_a_third_of_the_attacks_of_each_cause(table: ModuleType) -> None:
+    forms = (ERROR, PASSING_ERROR)  # of an attack that an error follows, one form counts
+    names = {attack.name.removesuffix(PASSING_ERROR).removesuffix(ERROR) for attack in table.ATTACKS}
+    tried = {one.attack.name for one in quick_lane()}
+    assert sum(any(name + form in tried for form in ("", *forms)) for name in names) >= len(names) // 3
 
 
 @pytest.mark.parametrize("engine", ["hand", "thread", "spark"])
