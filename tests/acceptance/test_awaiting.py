@@ -82,7 +82,7 @@ def wait_for_nodes(project: Any, count: int) -> None:
     assert any(len(found := shares()) == count and all(found) and sum(found) == 5 for _ in range(LOOKS))
 
 
-@pytest.mark.release(library="mariadb")
+@pytest.mark.release  # unit/assembly/test_awaiting.py
 def test_a_group_that_no_process_runs_is_not_waited_for(library):
     never = library.opencqrs("await", "catalog", *THREAD)
     assert (never.code, never.out) == (1, "")
@@ -115,7 +115,7 @@ def test_an_appended_event_is_in_the_read_model_after_the_wait(library, start):
         assert min(positions) >= number + 1
 
 
-@pytest.mark.release(library="mariadb")
+@pytest.mark.release  # unit/assembly/test_awaiting.py
 def test_killing_the_process_ends_the_wait_with_the_reason(library, start):
     run = start("run")
     wait_for_nodes(library, 1)
@@ -129,7 +129,7 @@ def test_killing_the_process_ends_the_wait_with_the_reason(library, start):
     )
 
 
-@pytest.mark.release(library="mariadb")
+@pytest.mark.release  # test_several_processes.py takes over
 def test_a_wait_continues_when_another_process_takes_over(library, start):
     runs = [start("run"), start("run")]
     wait_for_nodes(library, 2)
@@ -164,6 +164,7 @@ def test_a_stopped_group_ends_the_wait(on_sqlite):
     assert "opencqrs groups start audit" in stopped.err
 
 
+@pytest.mark.release  # unit/assembly/test_awaiting.py
 def test_a_wait_that_times_out_ends_with_4_and_reports_the_progress(on_sqlite, start):
     start("run")
     wait_for_nodes(on_sqlite, 1)

@@ -22,7 +22,11 @@ import opencqrs_py
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.engines.spark.java import find_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.release,  # test_spark_tasks.py has workers in other processes; unit/engines/spark/test_masters.py
+]
 
 EVENTS = 1_000
 SECRET = "marker-of-the-cluster"
@@ -141,7 +145,6 @@ def test_a_cluster_with_authentication_has_the_results_of_one_process_and_shows_
     assert looked.read_text() == "True 0"  # an executor was running, and no argument of a process held the secret
 
 
-@pytest.mark.release
 @pytest.mark.postgresql
 def test_executors_find_log_and_progress_in_a_separate_schema(project, cluster, fresh_url):
     url = fresh_url("postgresql")
@@ -163,7 +166,6 @@ def test_executors_find_log_and_progress_in_a_separate_schema(project, cluster, 
     assert progress == [(EVENTS,)]
 
 
-@pytest.mark.release
 def test_a_wrong_secret_is_refused_by_the_cluster(project, cluster):
     project.write_events(10)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -184,7 +186,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.release
 def test_a_master_without_workers_is_reported_and_the_run_continues_once_it_has_one(project, empty_cluster):
     project.write("impatient.py", IMPATIENT)
     project.write_events(EVENTS)
@@ -228,7 +229,6 @@ def end(event: Event) -> None:
 """
 
 
-@pytest.mark.release
 def test_losing_one_of_two_workers_loses_no_event_and_handles_none_twice(project, empty_cluster):
     empty_cluster.add_worker()
     empty_cluster.add_worker()
@@ -261,7 +261,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.release
 def test_a_given_cluster_session_is_used_and_left_open(project, cluster):
     project.write("handed_in.py", HANDED_IN)
     project.write_events(EVENTS)
@@ -295,7 +294,6 @@ if "pyspark.daemon" in sys.orig_argv:
 """
 
 
-@pytest.mark.release
 def test_a_different_python_on_workers_is_reported_in_one_line_with_both_versions(project, cluster, tmp_path):
     other = tmp_path / "other"
     venv.create(other, symlinks=True)
@@ -315,7 +313,6 @@ def test_a_different_python_on_workers_is_reported_in_one_line_with_both_version
     assert "Traceback" not in run.err
 
 
-@pytest.mark.release
 def test_a_package_missing_on_workers_is_reported_in_one_line(project, cluster, tmp_path):
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)

@@ -1,4 +1,4 @@
-"""The main example, from a repository to the report, on Spark; its read models against a plain computation."""
+"""The main example, from a repository to the report, on each engine; its read models against a plain computation."""
 
 import os
 import shutil
@@ -17,14 +17,15 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import pytest
+from support.engines import ENGINES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "git_history"
 MAKE_REPOSITORY = ROOT / "benchmarks" / "make_repository.py"
-COMMITS = 100
+COMMITS = 40
 ODD_NAMES = (b"a\tb\nc.txt", b"caf\xe9.txt", b"\x1b[31mred.txt", b"-dash", b"100%")
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @dataclass
@@ -149,16 +150,21 @@ def assert_read_models(example: Path, expected: Expected) -> None:
     assert {(unquote_to_bytes(folder), month): tuple(row) for folder, month, *row in hotspots} == heat
 
 
+@pytest.mark.release(engine="spark")  # test_spark_tasks.py runs there
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_read_models_agree_with_git_and_a_second_run_adds_new_commits(
-    example: Path, repository: Path, java: dict[str, str]
+    example: Path, repository: Path, engine: str, request: pytest.FixtureRequest
 ) -> None:
-    printed = demo(example, repository, **java)
+    chosen = {"OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE": engine}
+    if engine == "spark":
+        chosen.update(request.getfixturevalue("java"))
+    printed = demo(example, repository, **chosen)
 
     assert_read_models(example, expected_of(repository))
     assert "$ opencqrs run --until-caught-up" in printed
 
     add_odd_names(repository)
-    printed = demo(example, repository, **java)
+    printed = demo(example, repository, **chosen)
 
     assert_read_models(example, expected_of(repository))
     assert f"imported {1 + len(ODD_NAMES)} events" in printed
@@ -179,6 +185,7 @@ def test_an_invalid_repository_ends_the_demo_at_once(example: Path, tmp_path: Pa
     assert done.stderr == f"demo.py: error: {tmp_path} is not a git repository: name the folder of one\n"
 
 
+@pytest.mark.release  # wording
 def test_a_failed_step_ends_the_demo_with_its_exit_code(example: Path, repository: Path) -> None:
     with (example / "application.yaml").open("a") as settings:
         settings.write("  no-such-setting: 1\n")

@@ -109,6 +109,7 @@ def test_changed_handlers_are_refused_if_so_configured(library: Any, engine: str
     assert execute(library, "SELECT count(*) FROM audit") == [(30,)]
 
 
+@pytest.mark.release  # unit/assembly/code/test_fingerprint.py
 def test_changes_of_helpers_and_constants_are_noticed(library: Any) -> None:
     library.write("amounts.py", "BONUS = 0\n\n\ndef with_bonus(position):\n    return position + BONUS\n")
     edit(library, "from sqlalchemy", "from amounts import with_bonus\nfrom sqlalchemy")
@@ -199,7 +200,7 @@ def url(request: pytest.FixtureRequest, library: Any) -> str:
 
 @pytest.mark.release(engine="spark")
 @pytest.mark.release(condition=" AND residue IN (1, 3)")
-@pytest.mark.release(engine="spark", url="postgresql")
+@pytest.mark.release(url="postgresql")  # contract/test_group_records.py
 @pytest.mark.parametrize(
     ("condition", "which"),
     [("", "all progress"), (" AND residue IN (1, 3)", "the progress of partition 1/4, 3/4")],
@@ -245,6 +246,7 @@ def test_progress_tables_missing_from_a_restored_backup_are_noticed(library: Any
     assert "has begun, but all progress is gone" in run(library, THREAD, code=2)
 
 
+@pytest.mark.release  # contract/test_sql_versions.py
 def test_a_database_of_an_earlier_version_gets_its_records_silently(library: Any) -> None:
     run(library, THREAD)
     execute(library, "DROP TABLE opencqrs_groups", "DELETE FROM opencqrs_schema WHERE table_name = 'opencqrs_groups'")
@@ -319,6 +321,7 @@ def test_a_change_of_sequencing_in_a_group_with_partitions_is_refused(library: A
     assert run(library, THREAD) == ""
 
 
+@pytest.mark.release(url="postgresql")
 @pytest.mark.release(condition=" AND residue IN (1, 3)")
 @pytest.mark.parametrize("condition", ["", " AND residue IN (1, 3)"])
 def test_a_reset_recovers_from_lost_progress(library: Any, url: str, condition: str) -> None:
@@ -332,6 +335,7 @@ def test_a_reset_recovers_from_lost_progress(library: Any, url: str, condition: 
     assert execute(library, "SELECT sum(n) FROM lent", url=url) == [(sum(1 for number in range(20) if number % 3),)]
 
 
+@pytest.mark.release(url="postgresql")
 def test_a_reset_allows_a_change_of_sequencing(library: Any, url: str) -> None:
     run(library, THREAD)
     other = "event-handling.standard.sequence.resolution=no_sequence"

@@ -93,6 +93,7 @@ def test_a_running_group_is_healthy_and_unowned_once_its_process_is_killed(libra
     assert "[catalog] the process that ran it has ended without releasing it: start opencqrs run" in checked.err
 
 
+@pytest.mark.release  # unit/assembly/test_health.py
 def test_a_failed_partition_and_too_much_lag_are_reported_with_a_fix(library, start):
     library.write("handlers.py", POISON)
     start("run", *THREAD)
@@ -108,6 +109,7 @@ def test_a_failed_partition_and_too_much_lag_are_reported_with_a_fix(library, st
     assert "hunter22" not in line
 
 
+@pytest.mark.release  # the problems are unit tests'
 def test_a_partition_that_backs_off_for_long_is_reported_as_stalled(library, start):
     library.write("handlers.py", POISON.replace("NonTransientError(", "ValueError("))
     start("run", *THREAD)
@@ -160,6 +162,7 @@ def test_wrong_use_gives_exit_code_2_and_is_explained(project, arguments, says):
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.release  # as on a terminal, below
 def test_watch_prints_a_block_each_time_until_ctrl_c(library, start):
     assert library.opencqrs("run", "--until-caught-up", *THREAD).code == 0
     process = start("status", "--watch", "0.1", *THREAD)
@@ -190,6 +193,7 @@ def test_watch_on_a_terminal_refreshes_in_place_and_ends_below_the_last_output(p
     assert b"catalog" in shown.split(CLEAR)[-1]
 
 
+@pytest.mark.release  # as on a terminal, above
 def test_watch_in_json_prints_a_line_each_time(library, start):
     assert library.opencqrs("run", "--until-caught-up", *THREAD).code == 0
     process = start("status", "--watch", *THREAD, "--format", "json")

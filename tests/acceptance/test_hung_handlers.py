@@ -81,8 +81,7 @@ WAITING = {
 }
 
 
-@pytest.mark.release(engine="spark")
-@pytest.mark.release(waiting="parked")
+@pytest.mark.release  # contract/test_waiting_groups.py
 @pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
 @pytest.mark.parametrize("waiting", WAITING)
 def test_a_call_for_an_event_of_the_inbox_that_times_out_is_an_attempt(project, engine, on_server, hangs, waiting):
@@ -105,8 +104,8 @@ def test_a_call_for_an_event_of_the_inbox_that_times_out_is_an_attempt(project, 
     assert (run.code, rows(on_server)) == (0, list(range(1, 41)))
 
 
-@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
+@pytest.mark.release  # unit/engines/test_hung_calls.py
 def test_of_a_hanging_list_only_the_event_that_hangs_alone_is_skipped(project, engine, on_server, hangs):
     hangs()
     listed = HANGING.replace("raw: Event", "raws: list[Event]").replace("    if ", "    for raw in raws:\n     if ")
@@ -143,6 +142,7 @@ def test_the_work_of_a_task_before_a_hanging_call_is_counted_and_logged(project,
 
 
 @pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
+@pytest.mark.release  # unit/engines/test_hung_calls.py
 def test_progress_in_memory_moves_past_a_call_that_times_out(project, on_server, hangs):
     hangs()
     chosen = ("--set", f"{STANDARD}.processing.engine=thread", "--set", f"{STANDARD}.progress.tracking=in_memory")
@@ -167,6 +167,7 @@ def test_if_the_transaction_cannot_be_ended_the_process_ends_and_names_event_and
     assert rows(f"sqlite:///{project.folder}/read.db") == list(range(1, 41))
 
 
+@pytest.mark.release  # as above, where another event is parked in the same task
 def test_on_spark_only_the_worker_of_a_hanging_call_ends(project, hangs, request):
     project.environment.update(request.getfixturevalue("java"))
     hangs()
@@ -179,8 +180,8 @@ REPEATING = ("--set", "spark.master=local[2,4]")
 SPECULATING = (*REPEATING, "--set", "spark.conf.spark.speculation=true")
 
 
-@pytest.mark.release(master=SPECULATING)
 @pytest.mark.parametrize("master", [REPEATING, SPECULATING])
+@pytest.mark.release  # unit/engines/spark/test_task_runs.py
 def test_a_call_that_times_out_in_a_repeated_spark_task_is_an_error_of_its_event(project, hangs, request, master):
     project.environment.update(request.getfixturevalue("java"))
     hangs()
@@ -190,8 +191,8 @@ def test_a_call_that_times_out_in_a_repeated_spark_task_is_an_error_of_its_event
     assert rows(f"sqlite:///{project.folder}/read.db") == ALL_BUT_8
 
 
-@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.release  # unit/engines/test_hung_calls.py
 def test_a_call_that_takes_long_is_warned_of(project, engine, hangs):
     hangs("1.5")  # on Spark in a separate JVM, whose standard error is shown
     chosen = ("--set", f"{STANDARD}.processing.engine={engine}")

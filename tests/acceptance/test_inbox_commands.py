@@ -252,6 +252,7 @@ def test_purge_removes_expired_events_of_a_scheduled_group(parking):
     assert parking.opencqrs("events", "skipped", "--format", "json").json == []
 
 
+@pytest.mark.release  # wording
 def test_an_event_whose_batch_waits_for_a_later_event_names_that_one(parking):
     parking.write("application.yaml", SCHEDULED.replace("batch: {mode: all}", "batch: {mode: fail-first}"))
     parking.opencqrs("run", "--until-caught-up")
@@ -270,6 +271,7 @@ def test_an_event_whose_batch_waits_for_a_later_event_names_that_one(parking):
     assert (row["status"], row["due_at"]) == ("retrying", None)
 
 
+@pytest.mark.release(id_="4")
 @pytest.mark.parametrize(("isbn", "id_"), [(2, "4"), (2, "2b")], ids=["other-sequence", "same-sequence"])
 def test_the_shown_commands_match_no_other_event_with_the_same_id(parking, event_line, isbn, id_):
     parking.write("more.ndjson", event_line(isbn, id=id_, source="urn:another"))
@@ -287,6 +289,7 @@ def test_the_shown_commands_match_no_other_event_with_the_same_id(parking, event
     assert (none.code, none.err) == (0, "no event that was skipped matches position 4\n")
 
 
+@pytest.mark.release(parked="postgresql")
 def test_a_position_selects_an_event(parked):
     (line,) = said(parked, "list", "--position", "3")
     assert line.startswith("[late-fines /books/isbn-2] event 2b at position 3")
@@ -300,6 +303,7 @@ def test_a_position_selects_an_event(parked):
     )
 
 
+@pytest.mark.release  # as above, where events expire
 def test_a_run_of_a_scheduled_group_exits_with_3_while_events_wait(parking):
     grace = "schedule: {error-grace-period: 1h}, batch:"
     parking.write("application.yaml", SCHEDULED.replace("batch:", grace))
@@ -325,6 +329,7 @@ def fine(event: Event) -> None:
 """
 
 
+@pytest.mark.release  # contract/test_waiting_groups.py removes them
 def test_a_run_that_removes_expired_events_says_so_and_exits_with_3(parking):
     parking.write("application.yaml", SCHEDULED)
     parking.opencqrs("run", "--until-caught-up")
@@ -347,6 +352,7 @@ def test_a_run_that_removes_expired_events_says_so_and_exits_with_3(parking):
     assert (again.code, again.json["expired"], again.json["parked"]) == (0, 0, 0)
 
 
+@pytest.mark.release  # unit/processing/inbox/test_scheduled.py
 def test_a_run_tries_only_what_an_interrupted_tick_left(parking, event_line):
     parking.write("handlers.py", DEADLY)
     nightly = "schedule: {cron: '0 0 1 1 *'}, processing: {batch-size: 1,"

@@ -25,7 +25,7 @@ def lend(event: Event, connection: Connection) -> None:
 
 
 @pytest.mark.release(engine="spark")
-@pytest.mark.release(engine="spark", sent=signal.SIGINT)
+@pytest.mark.release(sent=signal.SIGTERM)  # during the start, below
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_interrupt_stops_cleanly_and_reports_the_position_of_each_partition(project, engine, sent):
@@ -54,6 +54,7 @@ def test_an_interrupt_stops_cleanly_and_reports_the_position_of_each_partition(p
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["catalog", f"{n}/4"] for n in range(4)]
 
 
+@pytest.mark.release  # as during the start, below
 def test_sigterm_ends_with_the_configured_exit_code(project):
     project.write_events(10)
     project.opencqrs("events", "import", "events.ndjson")
@@ -90,6 +91,7 @@ main()
 @pytest.mark.parametrize(
     "module", ["opencqrs_py.cli.main", "click", "opencqrs_py.assembly.application", "pydantic", "opencqrs_py.config"]
 )
+@pytest.mark.few
 def test_sigterm_at_any_time_during_the_start_ends_with_the_configured_exit_code(project, module):
     command = [sys.executable, "-c", SENT_AT_AN_IMPORT, module, "run", "--set", "run.sigterm-exit-code=7"]
     ended = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=False, timeout=300)
@@ -120,7 +122,7 @@ def test_an_interrupt_while_spark_starts_ends_without_a_traceback(project):
 def test_an_interrupted_import_says_so_in_one_line_and_can_be_repeated(project):
     lines = [
         json.dumps({"specversion": "1.0", "id": str(n), "source": "s", "type": "t", "subject": "/a", "data": {}}) + "\n"
-        for n in range(30_000)
+        for n in range(5_000)
     ]
     project.write("events.ndjson", lines[0])
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -146,7 +148,7 @@ def test_an_interrupted_import_says_so_in_one_line_and_can_be_repeated(project):
     project.write("events.ndjson", "".join(lines))
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
     assert rows_of(project.folder / "events.db", "SELECT count(*), max(position) FROM opencqrs_events") == [
-        (30_000,) * 2
+        (5_000,) * 2
     ]
 
 
@@ -179,7 +181,7 @@ class Controllers(containers.DeclarativeContainer):
 
 
 @pytest.mark.parametrize(("setting", "code"), [("130", 130), ("0", 0)])
-@pytest.mark.release(code=0)
+@pytest.mark.release  # unit/cli/test_signals.py
 def test_a_second_sigterm_ends_a_hanging_process_at_once(project, setting, code):
     project.write("handlers.py", HANGING)
     project.write_events(2)

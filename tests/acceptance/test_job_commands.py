@@ -283,6 +283,7 @@ def test_a_job_whose_name_is_spelled_differently_stays_paused(jobs):
     assert of_list(jobs, "clean_up")["paused"]["reason"] == "the key is lost"
 
 
+@pytest.mark.release  # as those of a removed one, below
 def test_runs_of_a_renamed_job_are_reported_and_can_be_cancelled(jobs):
     jobs.opencqrs("jobs", "run", "clean-up")
     jobs.opencqrs("jobs", "run", "remind")
@@ -333,6 +334,7 @@ def test_a_requested_run_is_done_by_the_running_process_and_can_be_awaited(jobs)
     assert err.splitlines()[-1] == "interrupted"
 
 
+@pytest.mark.release  # unit/jobs skips and cancels runs
 def test_an_overlapping_run_is_skipped_and_a_running_one_can_be_cancelled(jobs):
     with in_company(jobs):
         jobs.opencqrs("jobs", "run", "count")
@@ -477,6 +479,7 @@ def test_an_interrupt_while_a_job_runs_ends_at_once_and_loses_nothing(jobs, argu
 
 @pytest.mark.spark
 @pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.release  # integration/test_jobs_on_spark.py
 def test_a_run_on_spark_says_once_that_it_starts_spark_in_text(jobs, java, form):
     jobs.environment.update(java)
     on_spark = ("--set", "jobs.remind.processing.engine=spark", "--set", "spark.master=local[2]")

@@ -109,6 +109,7 @@ def test_other_commands_are_unchanged_and_other_formats_are_refused(project):
 
 
 @pytest.mark.spark
+@pytest.mark.release  # a line that Spark is starting, as any other
 def test_lines_of_a_run_on_spark_are_json_too(project, java):
     project.environment.update(java)
     ran = imported(project).opencqrs("run", "--until-caught-up", *JSON)

@@ -11,6 +11,7 @@ THREAD = ("--set", "event-handling.standard.processing.engine=thread")
 @pytest.mark.parametrize(
     "command", [("events", "skipped"), ("inbox", "list"), ("inbox", "list", "--status", "skipped"), ("jobs", "runs")]
 )
+@pytest.mark.few
 def test_a_missing_database_is_named_when_its_records_are_requested(project, command, form):
     asked = (*command, "--format", form, *THREAD)
     missing = project.opencqrs(*asked, "--set", "database.url=sqlite:///reed.db")
@@ -23,6 +24,7 @@ def test_a_missing_database_is_named_when_its_records_are_requested(project, com
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("command", [("events", "skipped"), ("inbox", "list"), ("jobs", "runs")])
+@pytest.mark.few
 def test_the_missing_database_of_a_wrong_folder_is_named(project, command, form):
     project.write("application.yaml", "")
     missing = project.opencqrs(*command, "--format", form)
@@ -44,6 +46,7 @@ def test_the_missing_database_of_a_wrong_folder_is_named(project, command, form)
     ],
     ids=" ".join,
 )
+@pytest.mark.few
 def test_a_command_names_each_database_that_it_has_created(project, command):
     folder, lines = project.folder, []
     for name, setting in (("events.db", "event-store.url"), ("read.db", "database.url")):
@@ -56,6 +59,7 @@ def test_a_command_names_each_database_that_it_has_created(project, command):
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("command", [("status",), ("groups", "list")])
+@pytest.mark.few
 def test_a_folder_without_handlers_is_reported(project, command, form):
     said = f"no handlers were found in {project.folder}"
     assert said not in project.opencqrs(*command, "--format", form).err

@@ -177,6 +177,7 @@ def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens
 
 
 @pytest.mark.spark
+@pytest.mark.release  # unit/engines/spark/test_frames.py
 def test_an_error_of_spark_is_shown_once_and_without_lines_of_java(project, event_line, java):
     project.write(
         "handlers.py",

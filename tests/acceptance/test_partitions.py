@@ -166,6 +166,7 @@ def test_no_event_is_handled_twice_or_lost_while_the_partitions_change(world: Wo
     world.wait_for_all()
 
 
+@pytest.mark.release  # wording
 def test_a_command_that_changes_nothing_also_says_that_a_process_runs_the_group(world: World) -> None:
     looks = (
         ("partitions", "catalog", "3", "--dry-run"),
@@ -187,6 +188,7 @@ STARTED = "catalog: it is stopped; opencqrs groups start catalog lets it continu
 STARTED_ALONE = "catalog: the new partitions are stopped; opencqrs groups start {} lets them continue there\n"
 
 
+@pytest.mark.release  # wording; below for a group that starts by command
 def test_a_change_of_a_stopped_group_names_the_command_that_continues_it(world: World) -> None:
     def told(*command: str) -> str:
         ran = world.project.opencqrs("groups", *command)

@@ -223,8 +223,7 @@ def _shadow_positions(world: World) -> int:
     return int(phase == "building")
 
 
-@pytest.mark.release(world="mariadb")
-@pytest.mark.release(world="sqlite")
+@pytest.mark.release  # as without old processes, below
 def test_processes_with_old_handlers_keep_the_tables_current_and_leave_them_after_the_swap(world: World) -> None:
     world.start()
     world.wait_for_all()
@@ -324,6 +323,7 @@ def test_the_page_shows_what_the_commands_print(project: Any) -> None:
         assert [row for row in printed if not ours.match(row)] == shown[line].splitlines()
 
 
+@pytest.mark.release  # wording
 def test_a_dry_run_shows_the_limits(project: Any) -> None:
     world = World(project, "sqlite:///read.db")
     assert project.opencqrs("run", "--until-caught-up").code == 0

@@ -152,6 +152,7 @@ def test_a_group_that_two_processes_run_is_reset_and_they_continue(world: World)
     assert [process.poll() for process in world.running] == [None, None]
 
 
+@pytest.mark.release  # wording
 def test_a_reset_ahead_reports_what_is_left_out_even_of_a_replay(world: World) -> None:
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     world.project.opencqrs("groups", "reset", "catalog", "--to-position", "4")
@@ -201,6 +202,7 @@ def waiting_reset(world: World) -> Iterator[subprocess.Popen[bytes]]:
         yield waiting
 
 
+@pytest.mark.release  # integration/test_layout_changes.py repeats a killed change
 def test_a_reset_killed_while_it_waits_and_repeated_leaves_the_group_running(world: World) -> None:
     with waiting_reset(world) as waiting:
         waiting.kill()
@@ -211,6 +213,7 @@ def test_a_reset_killed_while_it_waits_and_repeated_leaves_the_group_running(wor
     assert positions(world) == [number + 1 for number in range(33) if number % 3]
 
 
+@pytest.mark.release  # integration/test_layout_changes.py has a change that waits
 def test_a_group_stopped_while_a_reset_waits_stays_stopped(world: World) -> None:
     with waiting_reset(world) as waiting:
         world.project.opencqrs("groups", "stop", "catalog", "--no-wait")
@@ -228,6 +231,7 @@ def _lines(start: int, end: int) -> Iterator[str]:
         yield json.dumps({**known, "type": f"library.book-{kind}.v1", "data": {"isbn": isbn}})
 
 
+@pytest.mark.release  # integration/test_resets_and_rebuilds.py
 def test_a_function_that_raises_leaves_everything_unchanged(world: World) -> None:
     world.start()
     world.wait_until(lambda: [one["position"] for one in world.statuses()] == [30] * 4)
@@ -253,6 +257,7 @@ def test_a_function_that_raises_leaves_everything_unchanged(world: World) -> Non
         (("--to", "tail", "--context", "{a: 1}"), "it is not JSON"),
     ],
 )
+@pytest.mark.few
 def test_a_mistake_is_explained_and_changes_nothing(project: Any, options: tuple[str, ...], said: str) -> None:
     world = World(project, "sqlite:///read.db")
     assert project.opencqrs("run", "--until-caught-up").code == 0

@@ -156,6 +156,7 @@ def test_a_group_limited_to_one_process_is_refused_in_a_second(processes):
     assert processes.shares() == [5]
 
 
+@pytest.mark.release  # unit/engines/test_coordination.py
 def test_a_stopped_process_releases_its_partitions(processes):
     first = processes.start()
     processes.wait_until(lambda: processes.shares() == [5] and len(processes.partitions()) == 5)
@@ -191,6 +192,7 @@ def test_a_wrong_command_is_explained(project, arguments, code, says):
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.release  # wording
 def test_a_wait_that_times_out_ends_with_4_and_names_what_it_waits_for(processes):
     first = processes.start()
     processes.wait_until(lambda: processes.shares() == [5])

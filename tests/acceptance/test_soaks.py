@@ -132,8 +132,8 @@ def test_interrupts_at_random_times_end_cleanly_and_lose_nothing(engine, count, 
 
 
 @pytest.mark.postgresql
-@pytest.mark.release(mode="fast")
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.release  # contract/test_cut_connections.py
 def test_a_run_waits_for_an_unavailable_database_and_continues(mode):
     out = script("outage_soak.py", "--mode", mode, "--seconds", 0.5, "--events", 6_000)
     assert "partitions were seen waiting" in out
@@ -192,6 +192,7 @@ def finished(soaking, finished_folder, tmp_path):
         ),
     ],
 )
+@pytest.mark.release  # as the soaks themselves, which change rarely
 def test_a_soak_detects_each_kind_of_fault(finished, fault, seen):
     project, log = finished
     with project._database.writing() as connection:

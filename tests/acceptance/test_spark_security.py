@@ -180,6 +180,7 @@ if __name__ == "__main__":
         ("", "true", "ran"),
     ],
 )
+@pytest.mark.release  # unit/engines/spark/test_session.py
 def test_the_programs_own_session_is_refused_without_authentication(project, java, argument, variable, begins):
     project.write("program.py", OWN_SESSION)
     project.write_events(10)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.output import without_times
 from support.sqlite import rows_of
 
 pytestmark = [
@@ -147,5 +148,7 @@ def test_a_short_backlog_is_done_before_spark_has_started(project):
     assert run.returncode == 0, err
     assert "starting Spark (local[2])" in err
     assert "Traceback" not in out + err
+    usual = ("[catalog ", "settings: ", "created a new, empty", "created new, empty", "starting Spark")
+    assert [line for line in without_times(err).splitlines() if not line.startswith(usual)] == []
     assert rows_of(project.folder / "read.db", "SELECT DISTINCT process FROM seen") == [(run.pid,)]
     assert rows_of(project.folder / "read.db", "SELECT count(*), count(DISTINCT id) FROM seen") == [(EVENTS, EVENTS)]

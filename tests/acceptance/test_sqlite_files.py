@@ -103,8 +103,7 @@ def audited(file: Path) -> int:
         return 0
 
 
-@pytest.mark.release(engine="spark")
-@pytest.mark.release(engine="spark", change=(moved_over_by_another, write_ahead_log_deleted))
+@pytest.mark.release  # contract/test_sqlite_files.py; below for the read model
 @pytest.mark.parametrize("change", [deleted, moved_over_by_another, write_ahead_log_deleted])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_idle_run_notices_a_moved_or_replaced_event_store(project, running: Running, change) -> None:
@@ -118,7 +117,7 @@ def test_an_idle_run_notices_a_moved_or_replaced_event_store(project, running: R
 
 
 @pytest.mark.release(engine="spark")
-@pytest.mark.release(engine="spark", change=all_deleted)
+@pytest.mark.release(change=all_deleted)
 @pytest.mark.parametrize("change", [all_deleted, replaced_by_a_copy])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_writes_nothing_to_a_read_model_moved_or_replaced(project, running: Running, event_line, change) -> None:

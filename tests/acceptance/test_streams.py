@@ -88,6 +88,7 @@ def test_a_run_continues_when_the_reader_of_its_messages_has_ended(project, form
     assert [(one["group"], one["lag"]) for one in result["groups"]] == [("books", 0)]
 
 
+@pytest.mark.release  # as a message, above
 def test_a_print_to_a_reader_that_has_ended_makes_no_handler_fail(project):
     project.write("handlers.py", PRINTING_ONLY)
     project.write_events(3)
@@ -100,7 +101,7 @@ def test_a_print_to_a_reader_that_has_ended_makes_no_handler_fail(project):
 
 
 @pytest.mark.parametrize("messages", ["2>/dev/full", "2>&1 >/dev/null | true"])
-@pytest.mark.release(messages="2>&1 >/dev/null | true")
+@pytest.mark.release  # as the line of a file, below
 def test_messages_that_cannot_be_written_change_no_exit_code(project, messages):
     project.write_events(1)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -173,6 +174,7 @@ def test_what_the_project_prints_does_not_get_into_json(project, command, printe
 
 
 @pytest.mark.spark
+@pytest.mark.release  # unit/engines/spark/test_launching.py
 def test_what_workers_of_spark_print_does_not_get_into_json(project):
     project.write("handlers.py", PRINTING)
     project.write_events(3)
@@ -205,6 +207,7 @@ def test_a_failure_is_printed_although_the_project_logs_ours_to_a_file(project):
     project.write("handlers.py", LOGGING_TO_A_FILE + FAILING)
     project.write_events(1)
     project.opencqrs("events", "import", "events.ndjson")
-    ran = project.opencqrs("run", "--until-caught-up", *THREAD)
+    soon = ("--set", "event-handling.standard.retry.initial-interval=10ms")
+    ran = project.opencqrs("run", "--until-caught-up", *THREAD, *soon)
     assert ran.err.count("failed on attempt 1 (ValueError: at the first attempt)") == 1
     assert "failed on attempt 1" in (project.folder / "opencqrs.log").read_text()

@@ -126,6 +126,7 @@ class Desk:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.release  # half a minute; its commands are those of other tests, and unit/test_docs.py runs the how-tos
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda tutorial: tutorial.stem)
 def test_each_tutorial_works_when_followed_to_the_letter(tutorial: Path, tmp_path: Path, java: dict[str, str]) -> None:
     """The first run starts its own JVM, as every user's does; the others use a running one."""
