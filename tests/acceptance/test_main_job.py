@@ -80,7 +80,7 @@ class Typed:
         }
 
 
-@pytest.mark.release(engine="spark")  # test_spark_tasks.py
+@pytest.mark.release(engine="spark", kind=("sqlite", "mariadb"))
 @pytest.mark.release(engine="thread", kind="postgresql")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("engine", ENGINES)
