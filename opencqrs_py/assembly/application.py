@@ -625,13 +625,13 @@ class Application:
         """
         runner = self._runner()
         if runner is not None:
-            return self.jobs.run_here(runner, name, ids, timeout)
+            return runner.local.run(self.jobs.new_run(name, ids), timeout)
         from opencqrs_py.assembly.jobs.company import alone  # noqa: PLC0415 loads SQLAlchemy
 
         with self._life.spark.used(DONE_PATIENCE):
             jobs, parts = self.jobs, self._job_assembly().parts(only=name)
-            with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
-                return jobs.run_here(runner, name, ids, timeout)
+            with alone(parts, self.container.control_store(), self.configuration.settings.node) as local:
+                return local.run(jobs.new_run(name, ids), timeout)
 
     def _named_in_code(self) -> None:
         """Bind the settings to the existing groups and jobs."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.jobs.company import company_of, schedules_of
+from opencqrs_py.assembly.jobs.company import company_of
 from opencqrs_py.assembly.nodes import (
     coordinator_for,
     has_company,
@@ -121,7 +121,7 @@ class Processors:
         if store is not None and (led or jobs is not None):
             timing = timing_of(each.life_cycle.lease for each in led.values()) if led else LeaseTiming()
             self._bars = RebuildBars(each.run for each in led.values())
-            schedules = {} if jobs is None else schedules_of(jobs)
+            schedules = {} if jobs is None else jobs.schedules
             self.coordinator = coordinator_for(store, node, timing, runnable, engines, self._bars, schedules)
         self.jobs = None if jobs is None else JobRunner(jobs, company_of(self.coordinator, self._name, jobs.runners))
         locked = {
@@ -287,7 +287,7 @@ class Processors:
         """Return how the run has ended for the partitions of this process, as ``stop`` was called meanwhile."""
         partitions = self.partitions()
         handled = {(p.group, p.partition): p.handled for p in partitions}
-        failed_runs = 0 if self.jobs is None else self.jobs.failed
+        failed_runs = 0 if self.jobs is None else self.jobs.runs.failed
         statuses, (skipped, expired) = tuple(p.status() for p in partitions), _unhandled_of(partitions)
         return RunResult(statuses, handled, skipped, failed_runs=failed_runs, stopped=True, expired=expired)
 
@@ -302,7 +302,7 @@ class Processors:
         over = {(p.group, p.partition) for p in partitions if p.over}
         keyed = (((each.group, each.partition), each) for each in result.partitions)
         known = tuple(_after_stop(each, at_end.get(key), stopped=key in over) for key, each in keyed)
-        (skipped, expired), failed_runs = _unhandled_of(partitions), 0 if self.jobs is None else self.jobs.failed
+        (skipped, expired), failed_runs = _unhandled_of(partitions), 0 if self.jobs is None else self.jobs.runs.failed
         done = replace(result, partitions=known, handled=handled, skipped=skipped, expired=expired)
         return replace(done, failed_runs=failed_runs)
 

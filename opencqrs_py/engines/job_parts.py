@@ -77,3 +77,8 @@ class JobParts:
     on_spark: MakeAttempt | None = None
     observer: RunObserver | None = None
     runners: set[str] = field(default_factory=set)
+
+    @property
+    def schedules(self) -> dict[str, str]:
+        """What identifies the schedule of each job, by name."""
+        return {name: job.rule.ticking.text for name, job in self.jobs.items()}

@@ -185,10 +185,6 @@ class JobDesk:
         free = [run for run in begun if run.status is RunStatus.RETRYING and not run.reserved]
         return [run for run in begun if run in free or attempt_key(run) in dead]
 
-    def request(self, run: JobRun) -> bool:
-        """Record a run that a person, a program or an event requests; return whether it is new."""
-        return self.store.request(run)
-
     def finish(self, run: JobRun, ending: Ending) -> JobRun | None:
         """Record how an attempt has ended.
 

@@ -54,6 +54,11 @@ class Surroundings:
     missed: Callable[[BaseException], None] = lambda _error: None
     failed: Callable[[BaseException], None] = lambda _error: None
 
+    def is_outage(self, error: BaseException) -> bool:
+        """Return whether an error means that a database is temporarily unavailable."""
+        transactions = self.transactions
+        return self.store.is_outage(error) or (transactions is not None and transactions.is_outage(error))
+
 
 class JobExecution:
     """Executes one attempt of a run.
@@ -404,10 +409,7 @@ class JobExecution:
         return True
 
     def _is_outage(self, error: BaseException) -> bool:
-        if issubclass(type(error), UnavailableError) or self._around.store.is_outage(error):
-            return True
-        transactions = self._around.transactions
-        return transactions is not None and transactions.is_outage(error)
+        return issubclass(type(error), UnavailableError) or self._around.is_outage(error)
 
 
 def _left_undone(position: RunPosition) -> str:

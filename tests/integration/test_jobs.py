@@ -344,7 +344,7 @@ def test_a_run_taken_over_by_another_process_commits_nothing_more(url, jobs, tmp
             held = f"UPDATE {database.prefix}opencqrs_jobs SET details = details WHERE job = 'pages'"
             deciding.execute(text(held))
             (tmp_path / "go").touch()
-            until(lambda: not application._runner().in_hand)
+            until(lambda: not application._runner().runs.active)
             assert rows(url, "SELECT count(*) FROM items WHERE times = 1") == [(2,)]
         assert application.jobs.wait(asked.id, 120).position.items == 6
     assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.nodes import coordinator_for, node_name
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
 from opencqrs_py.engines.job_parts import Company, JobParts
-from opencqrs_py.engines.job_runner import JobRunner
+from opencqrs_py.engines.local_runs import LocalRuns
+from opencqrs_py.engines.runs_in_hand import RunsInHand
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import NodeSettings
-
-
-def schedules_of(jobs: JobParts) -> dict[str, str]:
-    """Return what identifies the schedule of each job, by name."""
-    return {name: job.rule.ticking.text for name, job in jobs.jobs.items()}
 
 
 def company_of(coordinator: Coordinator | None, name: str, runners: set[str]) -> Callable[[], Company | None]:
@@ -44,23 +40,19 @@ def company_of(coordinator: Coordinator | None, name: str, runners: set[str]) ->
 
 
 @contextmanager
-def alone(parts: JobParts, store: ControlStore | None, node: NodeSettings) -> Iterator[JobRunner]:
+def alone(parts: JobParts, store: ControlStore | None, node: NodeSettings) -> Iterator[LocalRuns]:
     """Return what runs single jobs on the thread of the caller, in a process that runs nothing else.
 
     Others see the process as a node for as long as the block lasts, so that they know whether its run continues.
     """
     name = node.name or node_name()
     coordinator = None if store is None else coordinator_for(store, node, LeaseTiming(), {}, {})
-    runner = JobRunner(parts, company_of(coordinator, name, parts.runners))
-    if coordinator is None:
-        with runner.following():
-            yield runner
-        return
-    coordinator.join()
-    coordinator.start()
-    try:
-        with runner.following():
-            yield runner
-    finally:
-        coordinator.end()
-        coordinator.leave()
+    local = LocalRuns(RunsInHand(parts, company_of(coordinator, name, parts.runners)))
+    with ExitStack() as stack:
+        if coordinator is not None:
+            coordinator.join()
+            coordinator.start()
+            stack.callback(coordinator.leave)
+            stack.callback(coordinator.end)
+        stack.enter_context(local.following())
+        yield local

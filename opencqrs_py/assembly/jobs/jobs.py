@@ -174,7 +174,9 @@ class Jobs:
             JobError: OCQ-667 for a name that is not a job; OCQ-675, if the run of the key is for other ids.
             ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
         """
-        run = self._asked(name, ids, by, trigger, key)
+        run = replace(self.new_run(name, ids, by), trigger=trigger)
+        if key:
+            run = replace(run, id=f"{run.job}:key:{key}")
         is_new = self._known.store.request(run)
         self._wake()
         stands = self._known.store.find(run.id) or run
@@ -186,6 +188,12 @@ class Jobs:
         if is_new:
             _log.info("[job %s] run %s was requested%s", run.job, run.id, _for(run), extra={"action": "requested"})
         return stands
+
+    def new_run(self, name: str, ids: Sequence[JobId] | None, by: str | None = None) -> JobRun:
+        """Return a run that is not requested yet. Arguments and errors are those of ``request``."""
+        job, now = self._named(name).name, datetime.now(UTC)
+        wanted = None if ids is None else chosen_ids(ids)
+        return JobRun(f"{job}:{uuid.uuid4().hex[:12]}", job, Trigger.MANUAL, now, ids=wanted, actor=by or actor())
 
     def wait(self, run: str, timeout: float | None = None) -> JobRun:
         """Wait until a run has ended, and return it; if another run covers it, that one.
@@ -210,28 +218,6 @@ class Jobs:
                 what = f"run {run} has not ended within {timeout:g} s: it is {found.status.value}"
                 raise WaitTimedOutError("OCQ-664", what, f"job {found.job}", f"opencqrs jobs runs {found.job} shows it")
             time.sleep(_POLL_SECONDS)
-
-    def run_here(self, runner: JobRunner, name: str, ids: Sequence[JobId] | None, timeout: float | None) -> JobRun:
-        """Run a job on this thread, by the same rules for overlaps, and return how the run ended.
-
-        Before the run is requested, those of the job that ended processes have left are continued, if no process runs
-        the job.
-
-        Args:
-            runner: What runs jobs in this process.
-            name: Name of the job, in any spelling.
-            ids: Ids to run it for, at least one; ``None``: all that applies.
-            timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
-
-        Raises:
-            JobError: OCQ-667 for a name that is not a job.
-            WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
-            ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
-        """
-        run = self._asked(name, ids, None, Trigger.MANUAL)
-        runner.continue_left(run.job)  # first, so that the run neither waits for them nor is skipped because of them
-        self._known.store.request(replace(run, reserved=runner.node()))
-        return runner.run_here(run.id, timeout)
 
     def find(self, run: str) -> JobRun:
         """Return a run.
@@ -322,12 +308,6 @@ class Jobs:
         runner = self._known.runner()
         if runner is not None:
             runner.wake()
-
-    def _asked(self, name: str, ids: Sequence[JobId] | None, by: str | None, trigger: Trigger, key: str = "") -> JobRun:
-        job, now = self._named(name).name, datetime.now(UTC)
-        id_ = f"{job}:key:{key}" if key else f"{job}:{uuid.uuid4().hex[:12]}"
-        wanted = None if ids is None else chosen_ids(ids)
-        return JobRun(id_, job, trigger, now, ids=wanted, actor=by or actor())
 
     def _recorded(self, name: str) -> str:
         """Return the name under which a job is recorded, or will be."""

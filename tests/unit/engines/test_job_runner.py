@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
-from opencqrs_py.engines import job_runner
+from opencqrs_py.engines import local_runs
 from opencqrs_py.engines.job_parts import Company, JobParts
 from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.errors import FencedError, UnavailableError, WaitTimedOutError
@@ -52,7 +52,7 @@ def test_a_run_taken_back_is_in_hand_until_its_own_attempt_ends():
     runner.start()
     try:
         assert begun[1].wait(PATIENCE)
-        (first,) = runner._threads()
+        (first,) = (each.thread for each in runner.runs._executed())
         desk = JobDesk(store, {"job": rule})
         (taken,) = desk.attend(HEIR)
         desk.finish(taken, Ending(taken.position, released=True))
@@ -60,7 +60,7 @@ def test_a_run_taken_back_is_in_hand_until_its_own_attempt_ends():
         assert begun[2].wait(PATIENCE)
         may_continue[1].set()
         first.join(PATIENCE)
-        assert [run.attempt for run in runner.in_hand] == [2]
+        assert [run.attempt for run in runner.runs.active] == [2]
     finally:
         runner.stop(0.0)
         may_continue[2].set()
@@ -81,10 +81,9 @@ def test_a_local_run_that_was_taken_from_its_caller_is_executed_once_by_its_new_
 
     store, alive = InMemoryJobStore(), frozenset({"node", "heir"})
     runner = _runner(store, call, company=lambda: Company("node", "node", alive, {}, lambda: alive))
-    begin = runner.desk.begin
-    monkeypatch.setattr(runner.desk, "begin", lambda *args: polls.append(args) or begin(*args))
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    with _in_background(lambda: runner.run_here("run")) as ended:
+    begin = runner.runs.desk.begin
+    monkeypatch.setattr(runner.runs.desk, "begin", lambda *args: polls.append(args) or begin(*args))
+    with _in_background(lambda: _run_here(runner)) as ended:
         assert begun[0].wait(PATIENCE)
         heir = JobDesk(store, {"job": JobRule("job")})
         (taken,) = heir.attend(HEIR)
@@ -126,7 +125,7 @@ def test_a_caller_continues_what_an_ended_process_has_left_to_its_end(fails):
             raise RuntimeError("the attic is locked")
 
     store = _left(rule)
-    assert _runner(store, call, rule).continue_left("job")
+    assert _runner(store, call, rule).local.continue_left("job")
     assert calls == [("left", (1, 2), attempt) for attempt in ((2, 3) if fails else (2,))]
     left = store.find("left")
     assert left is not None
@@ -137,12 +136,12 @@ def test_a_caller_continues_what_an_ended_process_has_left_to_its_end(fails):
 def test_a_caller_leaves_runs_to_the_processes_that_run_the_job(why, monkeypatch):
     store, alive = _left(), frozenset({"node"})
     company = Company("node", "node", alive, {"job": ""} if why.startswith("another") else {}, lambda: alive)
+    monkeypatch.setattr(JobRunner, "_watch", lambda _: None)
     runner = _runner(store, lambda *_: None, company=lambda: None if why == "it has no leases" else company)
-    monkeypatch.setattr(runner, "_watch", lambda: None)
     if why == "the runner is started":
         runner.start()
     before = store.find("left")
-    assert not runner.continue_left("job")
+    assert not runner.local.continue_left("job")
     assert store.find("left") == before
     runner.stop(PATIENCE)
 
@@ -151,11 +150,13 @@ def test_a_left_run_that_another_process_begins_first_is_left_to_it(monkeypatch)
     store, alive = _left(), frozenset({"node", "heir"})
     heir = Worker("heir", "heir", alive, 1, frozenset(), lambda: alive)
     runner = _runner(store, _not_called, company=lambda: Company("node", "node", alive, {}, lambda: alive))
-    find_left = runner.desk.left
+    find_left = runner.runs.desk.left
     monkeypatch.setattr(
-        runner.desk, "left", lambda *args: (find_left(*args), JobDesk(store, {"job": JobRule("job")}).attend(heir))[0]
+        runner.runs.desk,
+        "left",
+        lambda *args: (find_left(*args), JobDesk(store, {"job": JobRule("job")}).attend(heir))[0],
     )
-    with _in_background(lambda: runner.continue_left("job")) as ended:
+    with _in_background(lambda: runner.local.continue_left("job")) as ended:
         assert ended()
     left = store.find("left")
     assert left is not None
@@ -169,7 +170,7 @@ def test_a_left_run_that_is_interrupted_continues_in_the_next_process():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _runner(store, call).continue_left("job")
+        _runner(store, call).local.continue_left("job")
     left = store.find("left")
     assert left is not None
     assert (left.status, left.reason, left.cancelled_at) == (RunStatus.RETRYING, "interrupted", None)
@@ -186,9 +187,8 @@ def test_an_interrupt_cancels_the_callers_own_run_unless_another_process_has_tak
             assert JobDesk(store, {"job": JobRule("job")}).attend(HEIR)
         raise KeyboardInterrupt
 
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
     with pytest.raises(KeyboardInterrupt):
-        _runner(store, call).run_here("run")
+        _run_here(_runner(store, call))
     run = store.find("run")
     assert run is not None
     status, reason = (RunStatus.RUNNING, "") if is_taken else (RunStatus.CANCELLED, "interrupted")
@@ -199,7 +199,7 @@ def test_a_run_that_loses_its_process_while_the_callers_own_waits_for_it_is_cont
     """The timeout of the own run counts from its end."""
     calls, rule = [], JobRule("job", meeting=Meeting(Overlap.QUEUE))
     store, alive, timeout, now = _left(rule), {"node", "gone"}, 600.0, [0.0]
-    monkeypatch.setattr(job_runner, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(local_runs, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def call(context, _):
         calls.append(context.run)
@@ -207,8 +207,7 @@ def test_a_run_that_loses_its_process_while_the_callers_own_waits_for_it_is_cont
             now[0] += timeout
 
     runner = _runner(store, call, rule, lambda: Company("node", "node", frozenset(alive), {}, lambda: alive))
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    with _in_background(lambda: runner.run_here("run", timeout)) as ended:
+    with _in_background(lambda: _run_here(runner, timeout)) as ended:
         _wait_until(lambda: any(run.queued for run in store.look().runs))
         alive.remove("gone")
         done = ended()
@@ -221,12 +220,12 @@ def test_a_left_run_is_executed_once_by_the_callers_of_a_process():
     def call(context, _):
         calls.append((context.run, context.attempt))
         if not others:
-            others.append(Thread(target=runner.continue_left, args=("job",), daemon=True))
+            others.append(Thread(target=runner.local.continue_left, args=("job",), daemon=True))
             others[0].start()
             others[0].join(0.2)
 
     runner = _runner(_left(), call)
-    assert runner.continue_left("job")
+    assert runner.local.continue_left("job")
     others[0].join(PATIENCE)
     assert calls == [("left", 2)]
 
@@ -266,6 +265,11 @@ def _runner(store, call, rule=None, company=None, observer=None):
     return JobRunner(parts, company or (lambda: here))
 
 
+def _run_here(runner, timeout=None):
+    now = InMemoryJobStore.look(runner.runs.desk.store).now
+    return runner.local.run(JobRun("run", "job", Trigger.MANUAL, now), timeout)
+
+
 def test_a_view_older_than_a_run_in_hand_does_not_end_the_run():
     store, ends, cancelled = _SlowViews(), Signal(), []
 
@@ -280,9 +284,8 @@ def test_a_view_older_than_a_run_in_hand_does_not_end_the_run():
         store.slow = True
         runner.wake()
         assert store.looked.wait(PATIENCE)
-        store.request(JobRun("run", "job", Trigger.MANUAL, InMemoryJobStore.look(store).now, reserved="node"))
         with ThreadPoolExecutor(1) as threads:
-            ran = threads.submit(runner.run_here, "run", PATIENCE)
+            ran = threads.submit(_run_here, runner, PATIENCE)
             assert store.go.wait(PATIENCE)
             store.slow, store.looked = True, Signal()
             runner.wake()
@@ -314,19 +317,19 @@ def test_a_process_is_busy_from_the_moment_it_takes_a_run(monkeypatch):
     """Otherwise ``--until-caught-up`` could end in between, and leave the run to the next process."""
     store, taken, may_continue = InMemoryJobStore(), Signal(), Signal()
     runner = _runner(store, lambda *_: None)
-    begin = runner._begin
+    begin = runner.runs.begin
 
     def slow(run: JobRun) -> None:
         taken.set()
         may_continue.wait(PATIENCE)
         begin(run)
 
-    monkeypatch.setattr(runner, "_begin", slow)
+    monkeypatch.setattr(runner.runs, "begin", slow)
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     runner.start()
     try:
         assert taken.wait(PATIENCE)
-        assert runner.in_hand == []
+        assert runner.runs.active == []
         assert runner.is_busy()
     finally:
         may_continue.set()
@@ -409,7 +412,7 @@ def test_a_process_is_busy_until_it_has_handled_a_job_whose_rows_were_locked(due
         _wait_until(lambda: not store.is_locked)
         seen = store.attempts
         _wait_until(lambda: runner.wake() or store.attempts > seen + 1)  # an attempt that skipped the job has ended
-        _wait_until(lambda: not runner.in_hand)
+        _wait_until(lambda: not runner.runs.active)
         assert "nightly" not in ran
         assert runner.is_busy()
         clock.advance(4)
@@ -458,7 +461,7 @@ def test_a_run_failed_by_dying_processes_is_logged_by_the_process_that_records_i
         runner.stop(PATIENCE)
     text = "[job job] run run failed: 3 processes have ended during this run, the last one is node victim 2"
     assert [record.getMessage() for record in caplog.records] == [text]
-    assert runner.failed == 1
+    assert runner.runs.failed == 1
     assert counting.counts()["job"].statuses == {RunStatus.FAILED: 1}
 
 
@@ -470,7 +473,7 @@ def test_a_run_that_begins_during_a_stop_is_awaited_and_logged_as_continuing_lat
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     (failed,) = desk.attend(HEIR)
     desk.finish(failed, Ending(failed.position, error="the attic is locked"))
-    begin, execute = runner._begin, runner._execute
+    begin, execute = runner.runs.begin, runner.runs._execute
 
     def slow(run: JobRun) -> None:
         taken.set()
@@ -481,13 +484,13 @@ def test_a_run_that_begins_during_a_stop_is_awaited_and_logged_as_continuing_lat
         time.sleep(0.2)
         execute(run)
 
-    monkeypatch.setattr(runner, "_begin", slow)
-    monkeypatch.setattr(runner, "_execute", late)
+    monkeypatch.setattr(runner.runs, "begin", slow)
+    monkeypatch.setattr(runner.runs, "_execute", late)
     runner.start()
     assert taken.wait(PATIENCE)
     Timer(0.1, ends.set).start()
     runner.stop(PATIENCE)
-    _wait_until(lambda: not runner.in_hand)
+    _wait_until(lambda: not runner.runs.active)
     assert [record.getMessage() for record in caplog.records] == [
         "[job job] run run continues later: its process is ending"
     ]
@@ -505,16 +508,15 @@ def test_a_run_in_a_process_that_runs_nothing_else_is_cancelled_despite_outages(
             return super().look(jobs)
 
     def call(context, _):
-        runner.desk.cancel("run", "not today")
+        runner.runs.desk.cancel("run", "not today")
         _wait_until(lambda: context.cancelled)
         context.raise_if_cancelled()
 
-    monkeypatch.setattr(job_runner, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(local_runs, "POLL_SECONDS", 0.01)
     store = Flaky()
     runner = _runner(store, call)
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    with runner.following():
-        done = runner.run_here("run", PATIENCE)
+    with runner.local.following():
+        done = _run_here(runner, PATIENCE)
     assert (done.status, done.reason) == (RunStatus.CANCELLED, "not today")
     assert [text for text in caplog.messages if "cannot be cancelled for now: " in text and "no answer" in text] != []
 
@@ -529,8 +531,7 @@ def test_a_local_run_waits_for_its_next_attempt_even_beyond_the_timeout_to_begin
 
     store = InMemoryJobStore()
     runner = _runner(store, call, JobRule("job", back_off=FixedBackOff(0.2, 1)))
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    done = runner.run_here("run", timeout=0.0)
+    done = _run_here(runner, 0.0)
     assert (done.status, done.attempt, calls) == (RunStatus.SUCCEEDED, 2, [1, 2])
 
 
@@ -540,9 +541,8 @@ def test_a_local_run_that_cannot_begin_in_time_is_cancelled():
     JobDesk(store, {"job": rule}).attend(HEIR)
     company = Company("node", "node", frozenset({"node", "heir"}), {}, lambda: {"node", "heir"})
     runner = _runner(store, lambda *_: None, rule, lambda: company)
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
     with pytest.raises(WaitTimedOutError, match="could not begin within 0 s"):
-        runner.run_here("run", timeout=0.0)
+        _run_here(runner, 0.0)
     waited = store.find("run")
     assert waited is not None
     assert (waited.status, waited.reason) == (RunStatus.CANCELLED, "it waited too long")
@@ -571,12 +571,13 @@ def test_a_local_run_that_waits_for_others_is_cancelled_when_the_runner_stops(he
     company, looked = Company("node", "node", frozenset({"node", "heir"}), {}, lambda: {"node", "heir"}), Signal()
 
     def present():
+        if not any(run.reserved for run in store.look().runs):
+            return company
         looked.set()
         return company if here else None
 
     runner = _runner(store, lambda *_: None, rule, present)
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    with _in_background(lambda: runner.run_here("run")) as ended:
+    with _in_background(lambda: _run_here(runner)) as ended:
         assert looked.wait(PATIENCE)
         runner.stop(0.0)
         left = ended()
@@ -591,12 +592,11 @@ def test_a_fenced_error_that_a_job_raises_is_an_error_of_its_run(caplog):
 
     store = InMemoryJobStore()
     runner = _runner(store, call)
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    with _in_background(lambda: runner.run_here("run", PATIENCE)) as ended:
+    with _in_background(lambda: _run_here(runner, PATIENCE)) as ended:
         done = ended()
     assert done.status is RunStatus.FAILED
     assert done.error.startswith("FencedError: the partition was taken over")
-    assert runner.failed == 1
+    assert runner.runs.failed == 1
     assert "by another process" not in caplog.text
 
 
@@ -635,10 +635,9 @@ def test_the_end_of_a_run_is_reported_even_if_the_reply_to_its_commit_is_lost(ca
 
     store, counting = _LosesReply(), RunCounting()
     runner = _runner(store, call, observer=counting)
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved="node"))
-    done = runner.run_here("run", PATIENCE)
+    done = _run_here(runner, PATIENCE)
     assert done.status is (RunStatus.FAILED if fails else RunStatus.SUCCEEDED)
-    assert runner.failed == fails
+    assert runner.runs.failed == fails
     assert "the answer was lost" in caplog.text
     assert "taken over" not in caplog.text
     assert ("the attic is locked" in caplog.text) is fails
@@ -691,10 +690,10 @@ def test_a_run_failed_by_dying_processes_is_logged_even_if_the_reply_to_the_comm
         alive -= victim
         _wait_until(lambda: runner.wake() or store.asked.is_set())
         assert runner.is_busy()
-        assert runner.failed == 0
+        assert runner.runs.failed == 0
         store.answers = True
         _wait_until(lambda: runner.wake() or not runner.is_busy())
-        assert runner.failed == 1
+        assert runner.runs.failed == 1
     finally:
         runner.stop(PATIENCE)
     assert caplog.text.count("[job job] run run failed: 3 processes have ended during this run") == 1
@@ -726,9 +725,8 @@ def test_a_local_run_that_waits_for_others_survives_the_end_of_its_processs_leas
     (other,) = desk.attend(HEIR)
     company = _RejoiningProcess(lambda: any(run.queued for run in store.look().runs))
     runner = _runner(store, call, rule, company)
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
     with ThreadPoolExecutor(1) as threads:
-        ran = threads.submit(runner.run_here, "run")
+        ran = threads.submit(_run_here, runner)
         _wait_until(lambda: any(run.reserved == "node-2" for run in store.look().runs) or ran.done())
         desk.finish(other, Ending(other.position))
         done = ran.result(PATIENCE)
@@ -743,15 +741,14 @@ def test_a_local_run_that_waits_for_its_next_attempt_survives_the_end_of_its_pro
     store, rule = InMemoryJobStore(), JobRule("job", back_off=FixedBackOff(0.0, 1))
     company = _RejoiningProcess(lambda: any(run.status is RunStatus.RETRYING for run in store.look().runs))
     runner = _runner(store, call, rule, company)
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
-    done = runner.run_here("run")
+    done = _run_here(runner)
     assert (done.status, done.attempt, company.ids) == (RunStatus.SUCCEEDED, 2, ["node", "node-2"])
 
 
 def test_a_local_run_without_a_waiting_caller_ends_with_its_processs_leases():
     store, rule = InMemoryJobStore(), JobRule("job")
     runner = _runner(store, lambda *_: None, rule, _RejoiningProcess(lambda: bool(store.look().runs)))
-    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.node()))
+    store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now, reserved=runner.runs.company().node))
     runner.start()
     try:
         _wait_until(store.history)
@@ -802,7 +799,7 @@ def test_a_runner_stopped_before_its_start_is_not_listed_as_alive():
     runner = _runner(InMemoryJobStore(), lambda *_: None)
     runner.stop(0)
     runner.start()
-    assert not runner._parts.runners
+    assert not runner.runs._parts.runners
     assert runner._thread.ident is None
 
 
@@ -824,7 +821,7 @@ def test_a_job_that_stops_its_runner_is_not_waited_for_and_is_released(caplog):
     runner.start()
     assert stopped.wait(PATIENCE)
     active[0].join(PATIENCE)
-    assert (errors, runner._parts.runners, runner._thread.is_alive()) == ([], set(), False)
+    assert (errors, runner.runs._parts.runners, runner._thread.is_alive()) == ([], set(), False)
     released = store.find("run")
     assert released is not None
     assert (released.status, released.owner) == (RunStatus.RETRYING, "")

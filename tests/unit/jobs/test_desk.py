@@ -239,9 +239,9 @@ def test_the_run_that_has_waited_longest_for_capacity_begins_first():
     worker = replace(WORKER, free=1, ticks_of=frozenset())
     begun = []
     for second in range(6):  # ordered by name, a run of a would always precede the one of z
-        desk.request(JobRun(f"a{second}", "a", Trigger.EVENT, clock.now(), ids=(second,), due_at=clock.now()))
+        store.request(JobRun(f"a{second}", "a", Trigger.EVENT, clock.now(), ids=(second,), due_at=clock.now()))
         if second == 1:
-            desk.request(JobRun("z", "z", Trigger.MANUAL, clock.now(), due_at=clock.now()))
+            store.request(JobRun("z", "z", Trigger.MANUAL, clock.now(), due_at=clock.now()))
         clock.advance(1)
         for run in desk.attend(worker):
             begun.append(run.id)

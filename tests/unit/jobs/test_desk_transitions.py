@@ -50,7 +50,7 @@ class World:
 
     def request(self, id_: str, job: str = "job", trigger: Trigger = Trigger.MANUAL, **others: Any) -> str:
         run = replace(JobRun(id_, job, trigger, self.clock.now()), **others)
-        assert self.desk().request(run)
+        assert self.store.request(run)
         return id_
 
     def event(self, id_: str, *ids: int | str, job: str = "job") -> str:
@@ -521,8 +521,8 @@ def test_j17_a_run_that_died_too_often_does_not_block_an_exclusive_job_forever()
 def test_j4_a_startup_run_begins_after_its_delay_once():
     world = World()
     run = JobRun("job@start:a", "job", Trigger.STARTUP, world.at(0), due_at=world.at(5))
-    assert world.desk().request(run)
-    assert not world.desk().request(run)
+    assert world.store.request(run)
+    assert not world.store.request(run)
     assert world.attend() == []
     world.clock.advance(5)
     assert only([*world.attend("b"), *world.attend("a")]).trigger is Trigger.STARTUP

@@ -174,7 +174,7 @@ def test_a_job_stays_failed_while_later_runs_are_cancelled_and_old_ones_purged()
     desk, worker = JobDesk(store, rules), Worker("a", "a", frozenset({"a"}), 1, frozenset(), lambda: {"a"})
     jobs = Jobs(KnownJobs([JOB], rules, store, ControlView, lambda: None, {}))
     for ending in (Ending(RunPosition(), error="no"), *[Ending(RunPosition(), cancelled=True)] * 2):
-        desk.request(JobRun(f"run {clock.monotonic()}", "remind", Trigger.MANUAL, clock.now()))
+        store.request(JobRun(f"run {clock.monotonic()}", "remind", Trigger.MANUAL, clock.now()))
         (begun,) = desk.attend(worker)
         clock.advance(10)
         assert desk.finish(begun, ending) is not None
