@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from datetime import datetime
 from textwrap import indent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from opencqrs_py.assembly.jobs.rows import iso, job_row, paused_row, run_row
+from opencqrs_py.assembly.jobs.rows import iso, job_row, paused_row, run_row, seconds_of
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import cell, clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
@@ -59,9 +59,10 @@ def list_command(options: ProjectOptions, *, as_json: bool) -> None:
 @format_option
 def runs_command(options: ProjectOptions, name: str | None, limit: int, *, as_json: bool) -> None:
     """List the runs of the job NAME, or of all jobs, the newest first."""
-    runs = options.recorded().jobs.runs(name, limit)
+    jobs = options.recorded().jobs
+    runs = jobs.runs(name, limit)
     if as_json:
-        print_json([run_row(run) for run in runs])
+        print_json([run_row(run, jobs.now) for run in runs])
     elif runs:
         _print_runs(runs)
     else:
@@ -74,11 +75,12 @@ def runs_command(options: ProjectOptions, name: str | None, limit: int, *, as_js
 @format_option
 def show_command(options: ProjectOptions, run: str, *, as_json: bool) -> None:
     """Show one RUN: what it was for, what is done, and why it failed."""
-    found = options.opened().jobs.find(run)
+    jobs = options.opened().jobs
+    row = run_row(found := jobs.find(run), jobs.now)
     if as_json:
-        print_json(run_row(found))
+        print_json(row)
     else:
-        _print_run(found, options.typed)
+        _print_run(found, row, options.typed)
 
 
 @jobs_command.command("run")
@@ -102,23 +104,28 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
     application = options.opened()
     if flags["as_json"] or not (flags["here"] or flags["wait"]):  # the request is printed as the result
         print_only_warnings()
+    jobs = application.jobs
     if flags["here"]:
         ended = application.run_job(name, ids or None, timeout)
     else:
-        asked = application.jobs.request(name, ids or None)
-        if not application.jobs.runners(name):
+        asked = jobs.request(name, ids or None)
+        if not jobs.runners(name):
             text = (
                 f"no process runs jobs now: the run begins when one does (opencqrs run{options.typed}), or use --here"
             )
             print_line(text, "yellow")
         if not flags["wait"]:
-            _print_asked(asked, options.typed, as_json=flags["as_json"])
+            if flags["as_json"]:
+                print_json(run_row(asked, jobs.now))
+            else:
+                _print(f"run {asked.id} was requested: opencqrs jobs show {asked.id}{options.typed}")
             return 0
-        ended = application.jobs.wait(asked.id, timeout)
+        ended = jobs.wait(asked.id, timeout)
+    row = run_row(ended, jobs.now)
     if flags["as_json"]:
-        print_json(run_row(ended))
+        print_json(row)
     else:
-        _print_run(ended, options.typed, logged=flags["here"])
+        _print_run(ended, row, options.typed, logged=flags["here"])
     return _exit_code(ended)
 
 
@@ -153,9 +160,10 @@ def resume_command(options: ProjectOptions, name: str, *, as_json: bool) -> None
 @format_option
 def cancel_command(options: ProjectOptions, name: str, run: str | None, reason: str, *, as_json: bool) -> None:
     """Ask the runs of the job NAME to end. One that has begun ends after the page or item in hand."""
-    ended = options.opened().jobs.cancel(name, run, reason)
+    jobs = options.opened().jobs
+    ended = jobs.cancel(name, run, reason)
     if as_json:
-        print_json([run_row(each) for each in ended])
+        print_json([run_row(each, jobs.now) for each in ended])
         return
     for each in ended:
         _print(f"{each.id}: {'asked to end' if each.is_open else 'cancelled'}")
@@ -189,13 +197,6 @@ def _exit_code(run: JobRun) -> int:
             return SKIPPED
         case _:
             return FAILED
-
-
-def _print_asked(run: JobRun, typed: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(run_row(run))
-    else:
-        _print(f"run {run.id} was requested: opencqrs jobs show {run.id}{typed}")
 
 
 def _print_statuses(statuses: Sequence[JobStatus], typed: str) -> None:
@@ -243,8 +244,7 @@ def _print_runs(runs: Sequence[JobRun]) -> None:
     for title in ("run", "trigger", "status", "began", "seconds", "items", "attempt", "why"):
         table.add_column(title, justify="right" if title in ("seconds", "items", "attempt") else "left")
     for run in runs:
-        row = run_row(run)
-        seconds = "-" if row["seconds"] is None else f"{row['seconds']:.1f}"
+        seconds = "-" if (took := seconds_of(run)) is None else f"{took:.1f}"
         why = run.reason or run.error.partition("\n")[0] or (f"see {run.into}" if run.into else "")
         status = f"[{_COLOURS.get(run.status.value, 'default')}]{run.status.value}[/]"
         items = f"{run.position.items:,}" if run.position.items else "-"
@@ -262,9 +262,8 @@ def _print_runs(runs: Sequence[JobRun]) -> None:
     stdout().print(table)
 
 
-def _print_run(run: JobRun, typed: str, *, logged: bool = False) -> None:
+def _print_run(run: JobRun, row: dict[str, Any], typed: str, *, logged: bool = False) -> None:
     """Print a run; of an error that this process has logged, with the lines of the job, only the first line."""
-    row = run_row(run)
     status = run.status.value + (f" on attempt {run.attempt}" if run.attempt > 1 else "")
     print_result(f"run {run.id} of job {run.job}: {status}", _COLOURS.get(run.status.value, "default"))
     ids = None if run.ids is None else listed(list(map(str, run.ids)))

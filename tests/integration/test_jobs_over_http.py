@@ -90,7 +90,7 @@ def test_j8_a_run_can_be_requested_in_any_spelling_and_is_returned_as_the_comman
     status, headers, text = asked(made, body=b'{"ids": ["4711", 7]}')
     run = json.loads(text)
     assert (status, headers["Content-Type"]) == (202, "application/json")
-    assert run == json.loads(json.dumps(run_row(made.jobs.find(run["run"]))))
+    assert run == json.loads(json.dumps(run_row(made.jobs.find(run["run"]), made.jobs.now)))
     said = {name: run[name] for name in ("job", "trigger", "status", "ids", "actor")}
     expected = {"job": "send reminders/all", "trigger": "http", "status": "queued", "ids": ["4711", 7], "actor": "http"}
     assert said == expected

@@ -299,6 +299,10 @@ class Jobs:
         recorded = record.next_tick if record is not None and record.schedule == rule.ticking.text else None
         return upcoming(rule.ticking, view.now, count, recorded)
 
+    def now(self) -> datetime:
+        """Return the time by the clock to which the times of runs refer."""
+        return self._known.store.look(()).now
+
     def runners(self, name: str) -> list[str]:
         """Return the names of the living processes that run a job."""
         job = self._named(name).name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
@@ -24,8 +25,8 @@ def job_row(status: JobStatus) -> dict[str, Any]:
         "next_tick": iso(record.next_tick) if record is not None else None,
         "paused": paused_row(record) if record is not None else None,
         "lag_seconds": None if lag is None else round(lag, 3),
-        "open": [run_row(run) for run in status.open],
-        "last": run_row(status.last) if status.last is not None else None,
+        "open": [run_row(run, lambda: status.now) for run in status.open],
+        "last": run_row(status.last, lambda: status.now) if status.last is not None else None,
         "nodes": list(status.nodes),
     }
 
@@ -37,11 +38,11 @@ def paused_row(record: JobRecord) -> dict[str, Any] | None:
     return {"at": iso(record.paused_at), "by": record.paused_by or None, "reason": record.reason or None}
 
 
-def run_row(run: JobRun) -> dict[str, Any]:
-    """Return a run in the shape of the JSON output."""
-    began, ended, due = run.started_at, run.ended_at, run.due_at if run.is_open else None
+def run_row(run: JobRun, now: Callable[[], datetime]) -> dict[str, Any]:
+    """Return a run in the shape of the JSON output; ``now`` is called only if it may wait for a database."""
+    due = run.due_at if run.is_open else None
     if run.status is RunStatus.RUNNING:  # its due_at is that of the attempt in hand
-        due = run.waits_until if run.awaits_database(datetime.now(UTC)) else None
+        due = run.waits_until if run.waits_until is not None and run.awaits_database(now()) else None
     return {
         "run": run.id,
         "job": run.job,
@@ -51,9 +52,9 @@ def run_row(run: JobRun) -> dict[str, Any]:
         "scheduled_at": iso(run.scheduled_at),
         "requested_at": iso(run.requested_at),
         "due_at": iso(due),
-        "started_at": iso(began),
-        "ended_at": iso(ended),
-        "seconds": round((ended - began).total_seconds(), 3) if began is not None and ended is not None else None,
+        "started_at": iso(run.started_at),
+        "ended_at": iso(run.ended_at),
+        "seconds": seconds_of(run),
         "attempt": run.attempt,
         "items": run.position.items,
         "failed_items": len(run.position.failed),
@@ -66,6 +67,13 @@ def run_row(run: JobRun) -> dict[str, Any]:
         "actor": run.actor or None,
         "node": run.node or None,
     }
+
+
+def seconds_of(run: JobRun) -> float | None:
+    """Return how long a run took that has begun and ended."""
+    if run.started_at is None or run.ended_at is None:
+        return None
+    return round((run.ended_at - run.started_at).total_seconds(), 3)
 
 
 def iso(moment: datetime | None) -> str | None:

@@ -85,15 +85,19 @@ class JobsBranch(Branch):
             return json_answer([job_row(status) for status in self._look.get(_PATIENCE)])
         name = unquote(request.path.split("/")[2])
         if request.method == "GET":
-            runs = self._errands.do(lambda: self._jobs().runs(name, _MOST_RUNS), _PATIENCE)
-            return json_answer([run_row(run) for run in runs])
+            return self._errands.do(lambda: self._runs_of(name), _PATIENCE)
         asked = run_request(request)
 
         def ask() -> Answer:
-            run = self._jobs().request(name, asked.ids or None, by="http", trigger=Trigger.HTTP, key=asked.key)
-            return json_answer(run_row(run), HTTPStatus.ACCEPTED)
+            jobs = self._jobs()
+            run = jobs.request(name, asked.ids or None, by="http", trigger=Trigger.HTTP, key=asked.key)
+            return json_answer(run_row(run, jobs.now), HTTPStatus.ACCEPTED)
 
         return self._errands.do(ask, _PATIENCE)
+
+    def _runs_of(self, name: str) -> Answer:
+        jobs = self._jobs()
+        return json_answer([run_row(run, jobs.now) for run in jobs.runs(name, _MOST_RUNS)])
 
 
 def _line_of(error: JobError) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from opencqrs_py.assembly.control import NodeStatus
 from opencqrs_py.assembly.health import GroupHealth, Health
+from opencqrs_py.assembly.jobs.rows import run_row
 from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.cli import groups, health, jobs, nodes
 from opencqrs_py.cli.events.listings import print_table
@@ -67,7 +68,7 @@ def test_names_and_ids_are_printed_verbatim(printed, text, capsys):
 def test_the_command_that_reruns_a_failed_job_is_quoted_for_the_shell(capsys):
     at, ids = datetime(2026, 1, 5, tzinfo=UTC), (7, "it's late", "a;b")
     failed = JobRun("1", "mail", Trigger.MANUAL, at, status=RunStatus.FAILED, ids=ids)
-    jobs._print_run(failed, " --project 'my shop'")
+    jobs._print_run(failed, run_row(failed, lambda: at), " --project 'my shop'")
     *_, last = capsys.readouterr().out.splitlines()
     typed = shlex.split(last.removeprefix("next: opencqrs jobs run "))
     assert typed == ["mail", "--id", "7", "--id", "it's late", "--id", "a;b", "--project", "my shop"]
