@@ -31,6 +31,10 @@ from opencqrs_py.processing.supervision import SupervisedPartition
 
 _log = logging.getLogger("opencqrs.settings")
 _MAIN = 'put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude'
+_START = (
+    'put what is to run below if __name__ == "__main__":; a module that a server imports must keep its start: '
+    "name it in discovery.exclude, or the modules with handlers in discovery.modules"
+)
 _being_imported: ContextVar[str] = ContextVar("module that discovery imports", default="")
 
 
@@ -283,7 +287,7 @@ def refuse_in_import() -> None:
     """
     name = _being_imported.get()
     if name:
-        raise AssemblyError("OCQ-501", f"module '{name}' starts an application when it is imported", fix=_MAIN)
+        raise AssemblyError("OCQ-501", f"module '{name}' starts an application when it is imported", fix=_START)
 
 
 def _imported(name: str, roots: Sequence[str], expected: str, named_at: str) -> ModuleType:

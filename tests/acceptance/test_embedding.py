@@ -265,6 +265,14 @@ def test_django_handles_events_under_gunicorn_and_stops_cleanly(service):
     assert service.states() == {("stopped", None)}
 
 
+def test_commands_find_the_handlers_of_django_without_its_server(service):
+    write_django(service)
+    service.import_events("1")
+    for command in ("conditions", "run --until-caught-up", "groups reset lending --to tail"):
+        ran = service.opencqrs(*command.split())
+        assert (ran.code, ran.err.count("OCQ-")) == (0, 0), ran.err
+
+
 @pytest.mark.release
 def test_gunicorn_workers_share_the_partitions_and_a_lost_one_is_replaced(service):
     write_django(service)

@@ -112,8 +112,11 @@ def test_an_application_started_by_an_import_is_refused(folder, call):
     assert done.err.splitlines()[-3:] == [
         "[OCQ-501] module 'serve' starts an application when it is imported",
         f"  where: {folder.path}/serve.py:3",
-        '  fix:   put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude',
+        '  fix:   put what is to run below if __name__ == "__main__":; a module that a server imports must keep its '
+        "start: name it in discovery.exclude, or the modules with handlers in discovery.modules",
     ]
+    modules = ("--set", "discovery.modules=handlers")
+    assert folder.run("run", "--until-caught-up", *modules).code == 0
     folder.write("serve.py", script.replace("Application.from", 'if __name__ == "__main__":\n    Application.from'))
     assert folder.run("run", "--until-caught-up").code == 0
 
