@@ -164,6 +164,18 @@ def test_fastapi_handles_events_while_it_serves_and_stops_cleanly(service):
     assert service.states() == {("stopped", None)}
 
 
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [((), "imported"), (("--set", "discovery.modules=shop.handlers"), "passed over")],
+    ids=["found", "named"],
+)
+def test_commands_import_the_service_of_fastapi_unless_the_modules_are_named(service, overrides, what):
+    service.write("fastapi.md")
+    ran = service.opencqrs("conditions", *overrides)
+    assert f"discovery main.py = {what}" in ran.out
+    assert "handlers = 1: in the order" in ran.out
+
+
 @pytest.mark.release
 def test_workers_of_uvicorn_share_the_partitions(service):
     service.write("fastapi.md")
