@@ -39,6 +39,7 @@ README = ROOT / "README.md"
 CHANGELOG = ROOT / "CHANGELOG.md"
 REFERENCE = DOCS / "reference"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+ALL_PAGES = [*PAGES, CHANGELOG, ROOT / "CONTRIBUTING.md"]
 PACKAGE = Path(opencqrs_py.__file__).parent
 
 _BLOCK = re.compile(
@@ -47,6 +48,8 @@ _BLOCK = re.compile(
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _CODE = re.compile(r"OCQ-\d{3}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)")
+_TABLE = re.compile(r"(?:^ *\|.*\n)+", re.MULTILINE)
+_BORDER = re.compile(r"(?<!\\)\|")  # also within code, as on GitHub
 _TYPED = re.compile(r"`(opencqrs [^`]+)`")
 
 
@@ -93,7 +96,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@each([*PAGES, CHANGELOG, ROOT / "CONTRIBUTING.md"])
+@each(ALL_PAGES)
 def test_links_have_existing_targets(page: Path) -> None:
     for target in (m["target"] for m in _LINK.finditer(prose(page))):
         if "://" in target:
@@ -104,6 +107,13 @@ def test_links_have_existing_targets(page: Path) -> None:
         if fragment:
             headings = re.findall(r"^#+ (.+)$", prose(file), flags=re.MULTILINE)
             assert fragment in map(anchor, headings), f"{page.name} links to {target}"
+
+
+@each(ALL_PAGES)
+def test_each_row_of_a_table_has_the_cells_of_its_header(page: Path) -> None:
+    for table in _TABLE.findall(prose(page)):
+        header, *rows = table.splitlines()
+        assert [row for row in rows if len(_BORDER.findall(row)) != len(_BORDER.findall(header))] == []
 
 
 def test_the_changelog_names_only_documented_error_codes() -> None:
