@@ -490,6 +490,25 @@ def test_the_documented_status_has_the_keys_of_the_real_one() -> None:
     assert list(shown["partitions"][0]) == list(real["partitions"][0])
 
 
+_SETTINGS = """opencqrs:
+  event-handling:
+    standard: {life-cycle: {partitions: 4}}
+    groups:
+      loans: {life-cycle: {partitions: 2}}
+      loan: {life-cycle: {partitions: 8}}
+"""
+
+
+def test_the_documented_settings_are_those_of_the_command(tmp_path: Path, zygote: Zygote) -> None:
+    (tmp_path / "application.yaml").write_text(_SETTINGS)
+    (tmp_path / "application-prod.yaml").write_text("{}")
+    (tmp_path / "handlers.py").write_text(
+        "from opencqrs_py import event_handling\n@event_handling('loans')\ndef f(e: dict): ...\n"
+    )
+    command = shlex.split("config --group loans --profile prod --changed --origin --format json")
+    assert zygote.opencqrs(tmp_path, command, {}).json == json.loads(_json_of("opencqrs config")[0].text)
+
+
 def _json_of(section: str) -> list[Block]:
     found = (Block(m["language"], "", m["text"]) for m in _BLOCK.finditer(COMMAND_LINE[section]))
     return [block for block in found if block.language == "json"]
