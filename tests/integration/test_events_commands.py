@@ -236,6 +236,17 @@ def test_overwriting_needs_an_option(tmp_path, events) -> None:
     assert Path("a.ndjson").read_bytes() == Path("in.ndjson").read_bytes()
 
 
+@pytest.mark.parametrize("written", ["nowhere/deeper/a.ndjson", "link.ndjson"])
+def test_an_export_into_a_missing_folder_names_it(tmp_path, events, written) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
+    (tmp_path / "link.ndjson").symlink_to("nowhere/deeper/a.ndjson")
+    folder = tmp_path / "nowhere" / "deeper"
+    refused = events("export", written)
+    assert f"fix:   the folder {folder} does not exist; create it, or write to another one" in refused.err
+    folder.mkdir(parents=True)
+    assert events("export", written).code == 0
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_an_export_through_a_link_writes_to_its_target(tmp_path, events, there) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))

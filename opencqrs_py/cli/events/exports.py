@@ -157,10 +157,14 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        fix = "check the folder, its permissions and the free space; nothing of the file was kept"
-        raise EventStoreError(
-            "OCQ-345", f"the file cannot be written ({error.strerror or error})", file, fix
-        ) from error
+        what = f"the file cannot be written ({error.strerror or error})"
+        raise EventStoreError("OCQ-345", what, file, _fix(error, Path(file).resolve().parent)) from error
+
+
+def _fix(error: OSError, folder: Path) -> str:
+    if isinstance(error, FileNotFoundError) and not folder.exists():
+        return f"the folder {folder} does not exist; create it, or write to another one"
+    return "check the folder, its permissions and the free space; nothing of the file was kept"
 
 
 def _print(result: _Exported, *, as_json: bool) -> None:
