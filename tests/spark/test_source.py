@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, reduce
@@ -167,6 +168,23 @@ def test_a_payload_becomes_a_variant_without_losing_digits(spark, log, sales):
         (Decimal("12345678901234567890.12"), "ada", 1),
         (None, None, 2),
     ]
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "query-with-spark.md"
+
+
+@pytest.mark.release  # as its steps, elsewhere
+def test_files_that_the_how_to_writes_can_be_imported_after_its_stream(spark, log, tmp_path, zygote):
+    log.grow(3)
+    names = {"spark": spark}
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        if "lake/" in block:
+            code = block.replace("lake/", f"{tmp_path}/lake/").replace("sqlite:///events.db", log.url)
+            code = code.replace("stream.trigger", "start = lambda: stream.trigger").replace(".awaitTermination()", "")
+            exec(code, names)
+    run_to_its_end(names["start"])
+    imported = zygote.opencqrs(tmp_path, ["events", "import", "lake/events"], {})
+    assert (imported.code, imported.out) == (0, "imported 3 events\n"), imported.err
 
 
 @pytest.mark.release  # as batches
