@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 0.005  # after which a partition lets another one step
 SLOW_SECONDS = 0.5  # after which the others no longer wait for a turn
-CATCH_UP_SECONDS = 0.05  # for which the first partitions let those behind them catch up, before they step again
+CATCH_UP_SECONDS = 0.05  # for which partitions let those behind them catch up, before they step again
 _LOOK_SECONDS = 0.05  # between two reads of the log for the others, while a turn is slow
 
 Permitted: TypeAlias = "Callable[[], bool]"
@@ -171,7 +171,8 @@ class PartitionsInTurn:
         self._open = list(self._processors)  # those that may have something to do
         self._slow: dict[Partition, Turn] = {}
         self._advancing = set[Partition]()  # those whose last turn moved them
-        self._all_step_at = 0.0
+        self._catch_up_until = self._waits_again_at = 0.0
+        self._rest = 0.0  # between a wait in vain and the next one
 
     def run(self, until: float, permitted: Permitted) -> None:
         """Have each partition take a turn, and continue with all of them until a time while they have something to do.
@@ -202,9 +203,9 @@ class PartitionsInTurn:
         The permission may end during any of the turns.
         """
         alone = len(self._processors) == 1
-        behind = self._behind()
-        for partition in behind or tuple(self._open):
-            if not permitted():
+        some = self._while_some_catch_up()
+        for partition in some or tuple(self._open):
+            if not permitted() or (some and time.monotonic() >= self._catch_up_until):
                 return
             upto = None if alone else max(self.outcomes[one].cursor.position for one in self._open)
             turn = self._turns.begin(self._processors[partition], self.outcomes[partition], permitted, upto)
@@ -213,18 +214,25 @@ class PartitionsInTurn:
                 self._take(partition, turn)
             else:
                 self._slow[partition] = turn
-        if not behind:
-            self._all_step_at = time.monotonic() + CATCH_UP_SECONDS
+        if not some:
+            self._catch_up_until = max(time.monotonic(), self._waits_again_at) + CATCH_UP_SECONDS
 
-    def _behind(self) -> list[Partition]:
-        """Return the partitions for which the others wait a moment: those that are catching up with the first one.
+    def _while_some_catch_up(self) -> list[Partition]:
+        """Return the partitions that step while the others let them catch up; empty if all are to step.
 
-        What is behind would stay behind if each took as many steps, and pages would be read again for it.
+        Partitions that take as many steps as the first one stay behind it, and pages would be read again for them.
+        Those that have not moved, since they work in the inbox, step as well. After a wait in which not all have caught
+        up, the next one comes after twice as long a time as before: what is far behind must not delay the others.
         """
-        if time.monotonic() >= self._all_step_at:
+        position = {one: self.outcomes[one].cursor.position for one in self._open}
+        behind = [one for one in self._open if position[one] < max(position.values()) and one in self._advancing]
+        now = time.monotonic()
+        if behind and now >= self._catch_up_until:
+            self._rest = 2 * max(self._rest, now - self._catch_up_until + CATCH_UP_SECONDS)
+            self._waits_again_at = now + self._rest
+        if not behind or now < self._waits_again_at:
             return []
-        first = max((self.outcomes[one].cursor.position for one in self._open), default=0)
-        return [one for one in self._open if one in self._advancing and self.outcomes[one].cursor.position < first]
+        return [one for one in self._open if one in behind or one not in self._advancing]
 
     def _look_at_slow(self, *, resting: bool) -> None:
         """Process ended turns; the partitions without work check again."""

@@ -46,6 +46,26 @@ class Processor:
         return Outcome(cursor, idle=True)
 
 
+class FakeClock:
+    """Replaces the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return round(self.now, 6)
+
+
+def in_time(step: Callable[[Cursor], Outcome], clock: FakeClock, seconds: float) -> Callable[[Cursor], Outcome]:
+    """Return a step that takes some more seconds."""
+
+    def slow(cursor: Cursor) -> Outcome:
+        clock.now += seconds
+        return step(cursor)
+
+    return slow
+
+
 def hang(begun: Signal, go: Signal) -> None:
     begun.set()
     assert go.wait(SECONDS)
@@ -155,32 +175,56 @@ def test_without_permission_the_others_do_not_continue_during_a_slow_turn(proces
     assert positions(partitions) == [1, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "reached"),
-    [pytest.param(float("inf"), [4, 4, 4], id="they-wait"), pytest.param(0.0, [6, 4, 5], id="not-any-longer")],
-)
-def test_the_first_partitions_let_one_behind_them_catch_up_for_a_moment(seconds, reached, processors, monkeypatch):
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
-    monkeypatch.setattr(turns, "CATCH_UP_SECONDS", seconds)
-    caught_up = Signal()
-    for one in processors:
-        one.head = 9
-    processors[1].before[4] = caught_up.set
-    partitions = in_turn(processors, (3, 1, 3))
-    partitions.run(float("inf"), lambda: not caught_up.is_set())
-    assert positions(partitions) == reached
+class TestCatchingUp:
+    """Time passes by steps only: each takes ten milliseconds."""
 
+    @pytest.fixture
+    def clock(self, processors, monkeypatch) -> FakeClock:
+        clock = FakeClock()
+        monkeypatch.setattr(turns, "time", clock)
+        monkeypatch.setattr(turns, "SLOW_SECONDS", SECONDS)
+        for one in processors:
+            one.head = 10**9
+            monkeypatch.setattr(one, "step", in_time(one.step, clock, 0.01))
+        return clock
 
-def test_the_first_partitions_do_not_wait_for_one_that_stays_where_it_is(processors, monkeypatch):
-    """As one does that has much to do in the inbox."""
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
-    monkeypatch.setattr(turns, "CATCH_UP_SECONDS", float("inf"))
-    processors[1].step = lambda cursor: Outcome(cursor, without_log=True)  # type: ignore[method-assign]
-    at_head = Signal()
-    processors[2].before[5] = at_head.set
-    partitions = in_turn(processors, (3, 1, 3))
-    partitions.run(float("inf"), lambda: not at_head.is_set())
-    assert positions(partitions) == [5, 1, 5]
+    def test_the_first_partitions_let_one_that_is_behind_catch_up(self, processors, clock):
+        partitions = in_turn(processors, (3, 1, 3))
+        partitions.run(0.05, lambda: True)
+        assert positions(partitions) == [4, 4, 4]
+
+    def test_they_wait_for_a_moment(self, processors, clock):
+        partitions = in_turn(processors, (90, 0, 90))
+        partitions.run(0.11, lambda: True)
+        assert positions(partitions) == [92, 7, 92]  # three steps, five of the one behind, three steps
+
+    def test_what_is_far_behind_does_not_delay_the_others_for_long(self, processors, clock):
+        partitions = in_turn(processors, (10**6, 0, 0))
+        partitions.run(2.0, lambda: True)
+        assert len(processors[0].steps) > 0.8 * 200 / 3
+
+    def test_a_slow_step_of_what_is_behind_ends_the_wait(self, processors, clock, monkeypatch):
+        for one in processors[1:]:
+            monkeypatch.setattr(one, "step", in_time(one.step, clock, 0.3))
+        partitions = in_turn(processors, (10**6, 0, 0))
+        partitions.run(10.0, lambda: True)
+        assert [len(one.steps) for one in processors] == [14, 16, 16]  # two more while the first one waited, not four
+
+    def test_what_works_in_the_inbox_steps_as_well(self, processors, clock, monkeypatch):
+        inbox = processors[2]
+        work = in_time(lambda cursor: Outcome(cursor, without_log=True), clock, 0.01)
+        monkeypatch.setattr(inbox, "step", lambda cursor: inbox.steps.append("") or work(cursor))
+        partitions = in_turn(processors, (10**6, 0, 0))
+        partitions.run(2.0, lambda: True)
+        assert len(inbox.steps) >= 200 / 3
+
+    def test_nobody_waits_for_what_stays_where_it_is(self, processors, clock, monkeypatch):
+        monkeypatch.setattr(
+            processors[1], "step", in_time(lambda cursor: Outcome(cursor, without_log=True), clock, 0.01)
+        )
+        partitions = in_turn(processors, (3, 1, 3))
+        partitions.run(0.30, lambda: True)
+        assert positions(partitions) == [13, 1, 13]
 
 
 def test_a_single_partition_needs_no_thread(processors):
