@@ -14,6 +14,7 @@ from opencqrs_py.adapters.sql import (
     SqlControlStore,
     SqlProgressTracker,
 )
+from opencqrs_py.assembly.checked_parts import checked_source
 from opencqrs_py.assembly.conditions import CONTROLLER, REGISTRATION, Decision, raise_together
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
 from opencqrs_py.assembly.discovery.discovered import Discovered
@@ -111,15 +112,23 @@ def check_transaction(signature: Signature, place: str, *, there: bool, url: str
 def event_store_for(
     choice: Decision, injector: Callable[[], ContainerInjector], open_url: Callable[[], EventSource]
 ) -> EventSource:
-    """Return the event store."""
+    """Return the event store. What a provider's returns is checked."""
     store: EventSource | None = provided(choice, EVENT_STORE, injector()) if choice.error or choice.provider else None
-    return open_url() if store is None else store  # not by its truth: an empty store may have a length
+    if store is None:  # not by its truth: an empty store may have a length
+        return open_url()
+    return checked_source(store, _place_of(choice))
 
 
 def clock_for(choice: Decision, injector: ContainerInjector) -> Clock:
     """Return the clock by which waits end and failures are dated."""
     clock: Clock | None = provided(choice, CLOCK, injector)
     return SystemClock() if clock is None else clock
+
+
+def _place_of(choice: Decision) -> str:
+    """Return the provider that was chosen, with the setting that names it, if one does."""
+    provider = f"provider {choice.provider}"
+    return f"{choice.setting}, {provider}" if choice.setting else provider
 
 
 def control_store_on(database: Database | None, opened: OpenedStores) -> ControlStore | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from opencqrs_py.assembly.checked_parts import checked_source
 from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
@@ -195,7 +196,7 @@ def open_event_store(
         return EventSourcingDbEventStore(url, api_token)
     if not is_sql(url) and (entries := _entries(_scheme(url))):
         registered: EventSource = _REGISTRY.make(entries, url, api_token)
-        return registered
+        return checked_source(registered, mask_url(url))
     if (error := unknown_scheme(url, mask_url(url))) is not None:
         raise error
     from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore  # noqa: PLC0415

@@ -158,6 +158,16 @@ class Closing(SqlEventStore):
 def open_closing(url: str, api_token: str) -> SqlEventStore:
     return Closing(Database("sqlite:///" + url.removeprefix("closing://")))
 
+class Headless(Closing):
+    def head(self):
+        return None
+
+    def read(self, *arguments):
+        return None
+
+def open_headless(url: str, api_token: str) -> SqlEventStore:
+    return Headless(Database("sqlite://"))
+
 def raises(url: str, api_token: str) -> None:
     raise OSError("no shelf here")
 
@@ -444,6 +454,19 @@ def test_a_url_that_names_no_event_store_is_refused(url: str, code: str, handler
     with pytest.raises(EventStoreError) as caught:
         _ = Application({"event-store.url": url}, [handlers], tmp_path).event_store
     assert caught.value.code == code
+
+
+def test_wrong_results_of_a_registered_event_store_are_refused_with_its_masked_url(
+    handlers: ModuleType, install: Callable[..., None], make: Make
+) -> None:
+    install("shelf", headless="open_headless")
+    application = make({"event-store.url": "headless://ada:secret@shelf", "database.url": "sqlite:///x.db"}, handlers)
+    for use in (application.run, application.event_store.head, lambda: application.event_store.read(0, 1, Selection())):
+        with pytest.raises(EventStoreError, match=r"OCQ-354.*of the event store Headless returned None") as caught:
+            use()
+        assert caught.value.where == "headless://ada:***@shelf"
+    with pytest.raises(EventStoreError, match="OCQ-354"):
+        stores.open_event_store("headless://shelf").head()
 
 
 @pytest.mark.parametrize(

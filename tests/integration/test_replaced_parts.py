@@ -162,6 +162,36 @@ def test_the_parts_of_a_container_are_used_in_every_process(write: Callable[...,
     assert application.status()[0].lag == 0
 
 
+WRONG_STORES = {
+    "no-slice": "None",
+    "no-positions": "Slice(part.after, part.upto, [event._replace(position=0) for event in part.events])",
+    "twice": "Slice(part.after, part.upto, [event for event in part.events for _ in range(2)])",
+    "descending": "Slice(part.after, part.upto, [*part.events][::-1])",
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("wrong", WRONG_STORES)
+@pytest.mark.release(engine="spark", wrong=("no-slice", "twice", "descending"))  # checked as on threads
+def test_an_event_store_that_returns_wrong_events_fails_the_partition_before_they_are_handled(
+    write: Callable[..., Path], engine: str, wrong: str
+) -> None:
+    read = "        return super().read(*arguments, **named)\n"
+    returned = f"        part = super().read(*arguments, **named)\n        return {WRONG_STORES[wrong]}\n"
+    parts = PARTS.replace(read, returned).replace("from pathlib", "from opencqrs_py.model import Slice\nfrom pathlib")
+    folder = write(parts, **{"event-handling.standard.processing.engine": engine})
+    application = with_events(Application.from_project(folder))
+
+    assert application.run(until_caught_up=True).failed
+
+    (status,) = application.status()
+    (partition,) = status.partitions
+    assert (status.lag, partition.position, partition.state) == (3, 0, "failed")
+    assert partition.error.startswith("[OCQ-354] EventStoreError: read(after=0, ")
+    assert "of the event store MyEventStore returned" in partition.error
+    assert "1 1" not in notes(folder)
+
+
 def test_conditions_show_each_part_with_its_provider(write: Callable[..., Path]) -> None:
     folder = write()
     assert chosen(folder) == {

@@ -1,0 +1,150 @@
+"""Checked parts: event stores of a project or another package, whose results are checked at each read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any
+
+from typing_extensions import get_protocol_members, override
+
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.processing.finding import FindingSource
+from opencqrs_py.processing.ports import (
+    ClosableSource,
+    CountedSource,
+    CountingSource,
+    EventSource,
+    EventStore,
+    HeldUpSource,
+    IdGivingStore,
+    LimitedSource,
+    PickingSource,
+    SharingSource,
+    UnfinishedSource,
+    Watch,
+)
+
+_PACKAGE = __name__.partition(".")[0] + "."
+_OPTIONAL = (
+    EventStore,
+    ClosableSource,
+    CountedSource,
+    CountingSource,
+    FindingSource,
+    HeldUpSource,
+    IdGivingStore,
+    LimitedSource,
+    PickingSource,
+    SharingSource,
+    UnfinishedSource,
+)
+_OPTIONAL_NAMES = frozenset[str]().union(*map(get_protocol_members, _OPTIONAL)) - get_protocol_members(EventSource)
+
+
+def checked_source(source: EventSource, place: str) -> EventSource:
+    """Return an event store that refuses wrong results of ``source``: itself if its reads are this package's."""
+    return source if _is_ours(source, "head", "read") else _CheckedSource(source, place)
+
+
+def _is_ours(part: object, *methods: str) -> bool:
+    """Return whether methods of a part are implemented in this package."""
+    modules = [getattr(getattr(type(part), method, None), "__module__", None) for method in methods]
+    return all(isinstance(module, str) and module.startswith(_PACKAGE) for module in modules)
+
+
+class _CheckedSource(EventSource):
+    """An event store whose reads are checked. All else, such as what optional protocols ask for, is the store's own."""
+
+    def __init__(self, source: EventSource, place: str) -> None:
+        self._source = source
+        self._name = type(source).__qualname__
+        self._place = place
+        for name in _OPTIONAL_NAMES:  # as attributes, where ``isinstance`` finds them
+            if hasattr(source, name):
+                setattr(self, name, getattr(source, name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_source":  # not set yet
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    @override
+    def head(self) -> int:
+        head = self._source.head()
+        if not _is_position(head):
+            raise self._refused("head()", f"{head!r} instead of a position")
+        return head
+
+    @override
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        part = self._source.read(after, limit, selection, upto)
+        if (wrong := _wrong_in(part, after, upto)) is not None:
+            raise self._refused(f"read(after={after}, limit={limit}, upto={upto})", wrong)
+        return part
+
+    @override
+    def position_before(self, moment: datetime) -> int:
+        return self._source.position_before(moment)
+
+    @override
+    def watched(self) -> AbstractContextManager[Watch]:
+        return self._source.watched()
+
+    @override
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        return self._source.fingerprint(position, event)
+
+    @override
+    def verify(self, position: int, fingerprint: str) -> None:
+        self._source.verify(position, fingerprint)
+
+    @override
+    def is_outage(self, error: BaseException) -> bool:
+        return self._source.is_outage(error)
+
+    def _refused(self, call: str, result: str) -> EventStoreError:
+        fix = "correct the store, and test it with EventSourceContract of opencqrs_py.testing.contracts"
+        what = f"{call} of the event store {self._name} returned {result}"
+        return EventStoreError("OCQ-354", what, self._place, fix)
+
+
+def _is_position(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _wrong_in(part: Any, after: int, upto: int | None) -> str | None:
+    """Return what is wrong with what was read; ``None`` if it is a slice as asked for."""
+    if not isinstance(part, Slice):
+        return f"{_kind(part)} instead of a Slice"
+    if part.after != after:
+        return f"a slice that begins after {part.after!r} instead of {after}"
+    if not _is_position(part.upto) or part.upto < after:
+        return f"a slice that ends at {part.upto!r}, before it begins"
+    if upto is not None and part.upto > max(after, upto):
+        return f"a slice that ends at {part.upto}, beyond {upto}"
+    events: object = part.events
+    if not isinstance(events, Sequence):
+        return f"{_kind(events)} instead of a sequence of events"
+    return _wrong_among(events, after, part.upto)
+
+
+def _wrong_among(events: Sequence[Any], after: int, upto: int) -> str | None:
+    """Return what is wrong with the events of a slice; ``None`` if they follow each other within it."""
+    before = after
+    for event in events:
+        if not isinstance(event, Event):
+            return f"{_kind(event)} instead of an event"
+        if not _is_position(event.position):
+            return f"an event at {event.position!r}, which is not a position"
+        if event.position <= before:
+            return f"an event at position {event.position}, which is not after {before}"
+        before = event.position
+    return f"an event at position {before} in a slice that ends at {upto}" if before > upto else None
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__qualname__}"

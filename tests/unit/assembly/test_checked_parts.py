@@ -1,0 +1,175 @@
+"""Event stores of a project, whose results are checked at each read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from inspect import getattr_static
+
+import pytest
+
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.assembly.checked_parts import checked_source
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model import Event, Selection, Slice
+from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.processing.ports import (
+    ClosableSource,
+    CountingSource,
+    EventStore,
+    IdGivingStore,
+    LimitedSource,
+    SharingSource,
+    gives_ids,
+)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ALL = Selection()
+
+
+def at(*positions):
+    return [Event(position, f"e{position}", "urn:s", "/x", "t", None, None, None, None) for position in positions]
+
+
+class Returning(InMemoryEventStore):
+    """Returns what a test wants."""
+
+    def __init__(self, result):
+        super().__init__()
+        self.result = result
+
+    def head(self):
+        return self.result
+
+    def read(self, after, limit, selection, upto=None):
+        return self.result
+
+
+def read(result, upto=None):
+    return checked_source(Returning(result), "provider mine").read(5, 10, ALL, upto)
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (None, "None instead of a Slice"),
+        ([], "a list instead of a Slice"),
+        (Slice(0, 9), "a slice that begins after 0 instead of 5"),
+        (Slice(None, 9), "a slice that begins after None instead of 5"),
+        (Slice(5, None), "a slice that ends at None, before it begins"),
+        (Slice(5, "9"), "a slice that ends at '9', before it begins"),
+        (Slice(5, 4), "a slice that ends at 4, before it begins"),
+        (Slice(5, 21), "a slice that ends at 21, beyond 20"),
+        (Slice(5, 9, None), "None instead of a sequence of events"),
+        (Slice(5, 9, iter(at(6))), "a list_iterator instead of a sequence of events"),
+        (Slice(5, 9, [None]), "None instead of an event"),
+        (Slice(5, 9, [(6, "a")]), "a tuple instead of an event"),
+        (Slice(5, 9, at("6")), "an event at '6', which is not a position"),
+        (Slice(5, 9, at(None)), "an event at None, which is not a position"),
+        (Slice(5, 9, at(6.0)), "an event at 6.0, which is not a position"),
+        (Slice(5, 9, at(0, 0)), "an event at position 0, which is not after 5"),
+        (Slice(5, 9, at(5, 6)), "an event at position 5, which is not after 5"),
+        (Slice(5, 9, at(6, 7, 7)), "an event at position 7, which is not after 7"),
+        (Slice(5, 9, at(9, 8)), "an event at position 8, which is not after 9"),
+        (Slice(5, 9, at(6, 10)), "an event at position 10 in a slice that ends at 9"),
+        (Slice(5, 9, Chunk(at(7, 6))), "an event at position 6, which is not after 7"),
+    ],
+)
+def test_a_slice_that_is_not_what_was_asked_for_is_refused_with_the_store_and_the_position(result, says):
+    with pytest.raises(EventStoreError) as caught:
+        read(result, 20)
+    call = "read(after=5, limit=10, upto=20) of the event store Returning"
+    assert (caught.value.code, caught.value.what) == ("OCQ-354", f"{call} returned {says}")
+    assert caught.value.where == "provider mine"
+    assert "EventSourceContract" in caught.value.fix
+
+
+@pytest.mark.parametrize("upto", [None, 3, 9, 20])  # at 3, the reader is beyond its bound, and stays where it is
+@pytest.mark.parametrize("events", [(), at(6), at(6, 9), tuple(at(6, 8)), Chunk(at(7, 9))])
+def test_a_correct_slice_is_returned_as_it_is(events, upto):
+    result = Slice(5, 5) if upto == 3 else Slice(5, 9, events)
+    assert read(result, upto) is result
+
+
+@pytest.mark.parametrize("result", [None, "7", -1, 7.0, True])
+def test_a_head_that_is_not_a_position_is_refused(result):
+    with pytest.raises(EventStoreError) as caught:
+        checked_source(Returning(result), "mine://x").head()
+    says = f"head() of the event store Returning returned {result!r} instead of a position"
+    assert (caught.value.code, caught.value.what, caught.value.where) == ("OCQ-354", says, "mine://x")
+
+
+class Able(InMemoryEventStore):
+    """Has all that is optional, as methods and as attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.gives_ids = True
+        self.selects = lambda share: share == "mine"
+        self.name = "able"
+
+    def read(self, *arguments):
+        return super().read(*arguments)
+
+    def close(self):
+        return "closed"
+
+    def count(self):
+        return 7
+
+
+class Unable:
+    """Has nothing that is optional."""
+
+    def __init__(self):
+        self._log = InMemoryEventStore()
+        for name in ("position_before", "watched", "fingerprint", "verify", "is_outage"):
+            setattr(self, name, getattr(self._log, name))
+
+    def head(self):
+        return self._log.head()
+
+    def read(self, *arguments):
+        return self._log.read(*arguments)
+
+
+OPTIONAL = (EventStore, ClosableSource, CountingSource, IdGivingStore, SharingSource)
+
+
+def test_a_checked_store_can_do_what_the_store_can():
+    store = checked_source(Able(), "here")
+    assert type(store) is not Able
+    assert all(isinstance(store, protocol) for protocol in OPTIONAL)
+    for name in ("append", "close", "count", "gives_ids", "selects"):
+        getattr_static(store, name)  # where isinstance looks from Python 3.12 on
+    assert (store.close(), store.count(), store.selects("mine"), gives_ids(store), store.name) == (
+        "closed",
+        7,
+        True,
+        True,
+        "able",
+    )
+    store.append(at(0))
+    assert (store.head(), [event.id for event in store.read(0, 10, ALL).events]) == (1, ["e0"])
+    assert store.position_before(NOON) == 1
+    store.verify(1, store.fingerprint(1))
+    assert store.fingerprint(1) != store.fingerprint(0)
+    assert not store.is_outage(ValueError())
+    with store.watched() as watch:
+        assert watch.wait(0, 0) == 1
+
+
+def test_a_checked_store_can_do_nothing_that_the_store_cannot():
+    store = checked_source(Unable(), "here")
+    assert not any(isinstance(store, protocol) for protocol in (*OPTIONAL, LimitedSource))
+    assert not gives_ids(store)
+    with pytest.raises(AttributeError, match="'Unable' object has no attribute 'append'"):
+        _ = store.append
+
+
+class Named(InMemoryEventStore):
+    """Reads as this package does."""
+
+
+@pytest.mark.parametrize("store", [InMemoryEventStore(), Named()])
+def test_a_store_whose_reads_are_those_of_this_package_stays_as_it_is(store):
+    assert checked_source(store, "here") is store
