@@ -1,19 +1,22 @@
-"""Checked parts: event stores of a project or another package, whose results are checked at each read."""
+"""Checked parts: event stores and clocks of a project or another package, whose results are checked at each call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import UTC, datetime
+from math import isfinite
 from typing import Any
 
 from typing_extensions import get_protocol_members, override
 
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.finding import FindingSource
 from opencqrs_py.processing.ports import (
+    Clock,
     ClosableSource,
     CountedSource,
     CountingSource,
@@ -48,6 +51,20 @@ _OPTIONAL_NAMES = frozenset[str]().union(*map(get_protocol_members, _OPTIONAL)) 
 def checked_source(source: EventSource, place: str) -> EventSource:
     """Return an event store that refuses wrong results of ``source``: itself if its reads are this package's."""
     return source if _is_ours(source, "head", "read") else _CheckedSource(source, place)
+
+
+def checked_clock(clock: Clock, place: str) -> Clock:
+    """Return a clock that refuses wrong results of ``clock``, and whose times are in UTC: itself if it is ours.
+
+    Raises:
+        AssemblyError: OCQ-547, if its results are wrong already.
+    """
+    if _is_ours(clock, "monotonic", "now"):
+        return clock
+    checked = _CheckedClock(clock, place)
+    checked.monotonic()
+    checked.now()
+    return checked
 
 
 def _is_ours(part: object, *methods: str) -> bool:
@@ -148,3 +165,38 @@ def _wrong_among(events: Sequence[Any], after: int, upto: int) -> str | None:
 
 def _kind(value: object) -> str:
     return "None" if value is None else f"a {type(value).__qualname__}"
+
+
+class _CheckedClock(Clock):
+    """A clock of the project. What it returns is checked, and its times are converted to UTC."""
+
+    def __init__(self, clock: Clock, place: str) -> None:
+        self._clock = clock
+        self._place = place
+
+    @override
+    def monotonic(self) -> float:
+        seconds = self._result_of("monotonic")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not isfinite(seconds):
+            raise self._refused("monotonic", f"returned {seconds!r} instead of a number of seconds")
+        return seconds
+
+    @override
+    def now(self) -> datetime:
+        now = self._result_of("now")
+        if not isinstance(now, datetime):
+            raise self._refused("now", f"returned {now!r} instead of a datetime")
+        if now.utcoffset() is None:
+            raise self._refused("now", f"returned {now}, which has no time zone")
+        return now.astimezone(UTC)
+
+    def _result_of(self, method: str) -> Any:
+        try:
+            return getattr(self._clock, method)()
+        except Exception as error:
+            raise self._refused(method, f"raised {one_line(error)}") from error
+
+    def _refused(self, method: str, what: str) -> AssemblyError:
+        fix = "have now() return the time in UTC, like datetime.now(UTC), and monotonic() a number of seconds"
+        what = f"{method}() of the clock {type(self._clock).__qualname__} {what}"
+        return AssemblyError("OCQ-547", what, self._place, fix)

@@ -14,7 +14,7 @@ from opencqrs_py.adapters.sql import (
     SqlControlStore,
     SqlProgressTracker,
 )
-from opencqrs_py.assembly.checked_parts import checked_source
+from opencqrs_py.assembly.checked_parts import checked_clock, checked_source
 from opencqrs_py.assembly.conditions import CONTROLLER, REGISTRATION, Decision, raise_together
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
 from opencqrs_py.assembly.discovery.discovered import Discovered
@@ -120,9 +120,13 @@ def event_store_for(
 
 
 def clock_for(choice: Decision, injector: ContainerInjector) -> Clock:
-    """Return the clock by which waits end and failures are dated."""
+    """Return the clock by which waits end and failures are dated.
+
+    Raises:
+        AssemblyError: OCQ-547, if a provider's clock does not return times.
+    """
     clock: Clock | None = provided(choice, CLOCK, injector)
-    return SystemClock() if clock is None else clock
+    return SystemClock() if clock is None else checked_clock(clock, _place_of(choice))
 
 
 def _place_of(choice: Decision) -> str:

@@ -313,6 +313,7 @@ def test_modules_are_imported_for_the_event_store_only_if_one_might_provide_it(
         ("event-store", "event_store = providers.Singleton(wrong_store)", "OCQ-502", "makes int, which has no head"),
         ("progress.tracking", "tracker = providers.Singleton(wrong_tracker)", "OCQ-502", "makes int, which has no"),
         ("clock", "clock = providers.Singleton(failing_clock)", "OCQ-217", "raised OSError: no line"),
+        ("clock", "clock = providers.Singleton(NaiveClock)", "OCQ-547", "now() of the clock NaiveClock returned"),
         ("retry.policy", "back_off = providers.Singleton(wrong_back_off)", "OCQ-502", "makes int, which has no waits"),
     ],
 )
@@ -336,6 +337,10 @@ def failing_clock() -> Clock:
 
 def wrong_back_off() -> BackOff:
     return 1
+
+class NaiveClock(MyClock):
+    def now(self):
+        return datetime(2031, 5, 6)
 
 class Parts("""
     folder = write(PARTS.replace("\nclass Parts(", functions) + f"    {line}\n")

@@ -20,7 +20,7 @@ class Clock(Protocol):
         ...
 
     def now(self) -> datetime:
-        """Return the time of day in UTC."""
+        """Return the time of day in UTC, with its time zone."""
         ...
 
 

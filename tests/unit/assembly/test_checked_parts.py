@@ -1,26 +1,29 @@
-"""Event stores of a project, whose results are checked at each read."""
+"""Event stores and clocks of a project, whose results are checked at each call."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from inspect import getattr_static
 
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.assembly.checked_parts import checked_source
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.assembly.checked_parts import checked_clock, checked_source
+from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.ports import (
+    Clock,
     ClosableSource,
     CountingSource,
     EventStore,
     IdGivingStore,
     LimitedSource,
     SharingSource,
+    SystemClock,
     gives_ids,
 )
+from opencqrs_py.testing import FakeClock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ALL = Selection()
@@ -173,3 +176,68 @@ class Named(InMemoryEventStore):
 @pytest.mark.parametrize("store", [InMemoryEventStore(), Named()])
 def test_a_store_whose_reads_are_those_of_this_package_stays_as_it_is(store):
     assert checked_source(store, "here") is store
+
+
+class Odd(Clock):
+    """Returns, or raises, what a test wants."""
+
+    def __init__(self, now=NOON, monotonic=1.5):
+        self.results = {"now": now, "monotonic": monotonic}
+
+    def result(self, name):
+        if isinstance(self.results[name], Exception):
+            raise self.results[name]
+        return self.results[name]
+
+    def now(self):
+        return self.result("now")
+
+    def monotonic(self):
+        return self.result("monotonic")
+
+
+WRONG = [
+    ("now", datetime(2026, 1, 1, 12), "returned 2026-01-01 12:00:00, which has no time zone"),  # noqa: DTZ001 as meant
+    ("now", None, "returned None instead of a datetime"),
+    ("now", date(2026, 1, 1), "returned datetime.date(2026, 1, 1) instead of a datetime"),
+    ("now", "12:00", "returned '12:00' instead of a datetime"),
+    ("now", 1.5, "returned 1.5 instead of a datetime"),
+    ("now", OSError("no line"), "raised OSError: no line"),
+    ("monotonic", None, "returned None instead of a number of seconds"),
+    ("monotonic", "1", "returned '1' instead of a number of seconds"),
+    ("monotonic", True, "returned True instead of a number of seconds"),
+    ("monotonic", float("nan"), "returned nan instead of a number of seconds"),
+    ("monotonic", OSError("no line"), "raised OSError: no line"),
+]
+
+
+@pytest.mark.parametrize("is_wrong", ["at the start", "later"])
+@pytest.mark.parametrize(("method", "result", "says"), WRONG)
+def test_a_clock_that_does_not_return_a_time_is_refused_with_its_class(method, result, says, is_wrong):
+    clock = Odd()
+
+    def checked():
+        return checked_clock(clock, "clock.ref, provider mine")
+
+    made = checked() if is_wrong == "later" else None
+    clock.results[method] = result
+    with pytest.raises(AssemblyError) as caught:
+        checked() if made is None else getattr(made, method)()
+    assert (caught.value.code, caught.value.what) == ("OCQ-547", f"{method}() of the clock Odd {says}")
+    assert caught.value.where == "clock.ref, provider mine"
+    assert "datetime.now(UTC)" in caught.value.fix
+
+
+@pytest.mark.parametrize("hours", [-5, 0, 5])
+def test_times_of_a_clock_are_converted_to_utc(hours):
+    now = checked_clock(Odd(NOON.astimezone(timezone(timedelta(hours=hours)))), "here").now()
+    assert (now, now.utcoffset()) == (NOON, timedelta(0))
+
+
+def test_seconds_of_a_clock_are_returned_as_they_are():
+    assert [checked_clock(Odd(monotonic=seconds), "here").monotonic() for seconds in (0, 7, -2.5)] == [0, 7, -2.5]
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
+def test_a_clock_of_this_package_stays_as_it_is(clock):
+    assert checked_clock(clock, "here") is clock
