@@ -25,7 +25,11 @@ class Watch(Protocol):
 
 
 class EventSource(Protocol):
-    """An event log in one global order."""
+    """An event log in one global order.
+
+    Safe for several threads: the groups and partitions of a process share one source, and call its methods at the same
+    time.
+    """
 
     def head(self) -> int:
         """Return the position of the newest event, 0 in an empty log."""

@@ -22,6 +22,7 @@ from opencqrs_py.processing.finding import FoundEvent, find_event
 from opencqrs_py.processing.ports import EventSource, SharingSource, Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
 from opencqrs_py.testing.contracts.calls import begun, returned, settle
+from opencqrs_py.testing.contracts.concurrent_reads import ConcurrentReadsContract
 from opencqrs_py.testing.contracts.log_identity import Append, LogIdentityContract
 
 SECONDS = 30  # longest wait for another thread
@@ -237,7 +238,7 @@ def _sorted(value: object) -> str:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
-class EventSourceContract(LogIdentityContract):
+class EventSourceContract(LogIdentityContract, ConcurrentReadsContract):
     """What a group relies on when it reads.
 
     Give ``source``, an empty source, and, unless the source has a method ``append(events)``, the fixture ``append``,

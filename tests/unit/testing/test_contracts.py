@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from pkgutil import iter_modules
@@ -437,11 +438,39 @@ STAYS_LOCKED_AFTER_AN_ERROR = """
         mutex.release()
         return appended
 """
+SHARES_WHAT_IS_READ = """
+    def read(self, *arguments):
+        self.arguments = arguments
+        with self._changed:
+            self._changed.wait(0.001)
+        return super().read(*self.arguments)
+"""
+SHARES_THE_POSITION_OF_A_FINGERPRINT = """
+    def head(self):
+        self.position = super().head()
+        return self.position
+
+    def fingerprint(self, position, event=None):
+        self.position = position
+        with self._changed:
+            self._changed.wait(0.001)
+        return super().fingerprint(self.position, event)
+"""
 
 
 def sources(mistake: str, contract: str = "EventSourceContract") -> str:
     """Return the test of a source whose methods are given."""
     return SOURCES.replace("{mistake}", mistake).replace("{contract}", contract)
+
+
+@pytest.mark.parametrize("mistake", [SHARES_WHAT_IS_READ, SHARES_THE_POSITION_OF_A_FINGERPRINT])
+def test_a_source_that_several_threads_cannot_share_fails(failing, mistake):
+    test = "test_several_threads_read_different_parts_of_the_log_at_once"
+    interval = sys.getswitchinterval()
+    names, shown = failing(sources(mistake), only=test)
+    assert names == {test}
+    assert "a call returns what another thread has asked for" in shown
+    assert sys.getswitchinterval() == interval
 
 
 def test_a_source_that_gives_its_events_as_lists_passes(failing):
