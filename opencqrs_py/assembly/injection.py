@@ -19,6 +19,7 @@ from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCode
 from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.processing.annotations import why_not_called_with, written_annotations
 from opencqrs_py.processing.exceptions import one_line, one_line_with_place, raise_interrupt
+from opencqrs_py.processing.packages import missing_methods
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import without_none
 from opencqrs_py.processing.wiring import MARKER_FIX, marker_in, wired_parameters
@@ -382,12 +383,6 @@ def _returned_by(function: Any, *, yields: bool) -> type | str | None:
     if yields and get_origin(made) in _OF_GENERATORS:
         made = get_args(made)[0]
     return made if isinstance(made, type) and made not in (object, Any) else None
-
-
-def missing_methods(part: object, protocol: type) -> list[str]:
-    """Return the methods of a protocol that ``part``, an object or a class, does not have."""
-    methods = (name for name, value in vars(protocol).items() if inspect.isfunction(value))
-    return [name for name in methods if (not name.startswith("_") or name == "__call__") and not hasattr(part, name)]
 
 
 def _wrong_part(name: str, setting: str, made: str, lack: str) -> AssemblyError:

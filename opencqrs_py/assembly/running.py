@@ -11,7 +11,6 @@ from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.code.loaded_code import NO_CODE, loaded_code
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.initial_positions import initial_position, starting_position
-from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.assembly.setting_conflicts import no_inbox, waits
 from opencqrs_py.config import DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
@@ -25,6 +24,7 @@ from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_
 from opencqrs_py.processing.group_records import RecordRule
 from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.notices import Observer
+from opencqrs_py.processing.packages import Registry
 from opencqrs_py.processing.ports import Clock, EventSource
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from opencqrs_py.assembly.checked_parts import checked_source
-from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.masking import mask_url
 from opencqrs_py.model.mistaken_urls import url_mistake
 from opencqrs_py.model.naming import listed, nearest
+from opencqrs_py.processing.packages import Registry
 from opencqrs_py.processing.ports import EventSource
 
 if TYPE_CHECKING:

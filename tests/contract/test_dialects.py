@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,40 @@ from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialects import dialect
 from opencqrs_py.adapters.sql.dialects.dialect import dialect_named
 from opencqrs_py.assembly.stores import is_sql, open_event_store
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.testing.contracts import EventStoreContract, ProgressTrackerContract, ReadModel
 
 MODULE = """
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.mariadb import MariaDbDialect
 from opencqrs_py.adapters.sql.dialects.sqlite import SqliteDialect
 
 class FourthDialect(SqliteDialect):
     name = "fourth"
+
+class Raising(SqliteDialect):
+    name = "raising"
+    def __init__(self): raise OSError("no licence")
+
+class Abstract(Dialect):
+    name = "abstract"
+    driver = "sqlite"
+
+class Nameless(SqliteDialect): pass
+
+class OfMariaDb(MariaDbDialect):
+    name = "ofmariadb"
 """
-ENTRY_POINTS = "[opencqrs.databases]\nfourth = fourth_database:FourthDialect\n"
+ENTRY_POINTS = """[opencqrs.databases]
+fourth = fourth_database:FourthDialect
+raising = fourth_database:Raising
+abstract = fourth_database:Abstract
+nameless = fourth_database:Nameless
+ofmariadb = fourth_database:OfMariaDb
+other = builtins:dict
+missing = fourth_database:Missing
+nowhere = nowhere_to_be_found:Dialect
+"""
 
 
 @pytest.fixture
@@ -75,6 +101,33 @@ def test_settings_can_name_another_database(url: str) -> None:
 
 def test_a_dialect_is_found_by_its_aliases_too() -> None:
     assert dialect_named("mysql") is dialect_named("mariadb") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere", "databases of the kind 'nowhere' cannot be used: ModuleNotFoundError: No module"),
+        ("missing", "databases of the kind 'missing' cannot be used: AttributeError: .*Missing"),
+        ("raising", "databases of the kind 'raising' cannot be used: OSError: no licence"),
+        ("abstract", "databases of the kind 'abstract' cannot be used: TypeError: .*abstract methods"),
+        ("other", "what 'other' registers returned dict, which has no driver_url, .* more"),
+        ("nameless", "what 'nameless' registers is the dialect of databases of the kind 'sqlite'"),
+    ],
+)
+def test_an_unusable_dialect_of_a_package_raises_an_error_that_names_its_entry(
+    name: str, said: str, installed: None
+) -> None:
+    entry = rf"event-store\.url, entry point {name} = \w+:\w+ of opencqrs\.databases"
+    with pytest.raises(EventStoreError, match=rf"(?s)OCQ-531\] {said}.*where: .*{entry}.*fix: "):
+        Database(f"{name}:///test.db")
+
+
+@pytest.mark.parametrize(("name", "ours"), [("nameless", "sqlite"), ("ofmariadb", "mysql")])
+def test_a_dialect_of_a_package_replaces_none_of_ours(name: str, ours: str, installed: None) -> None:
+    before = dialect_named(ours)
+    with suppress(EventStoreError):
+        dialect_named(name)
+    assert dialect_named(ours) is before
 
 
 def test_no_dialect_is_found_for_an_unknown_name(installed: None) -> None:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from decimal import Decimal
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -41,6 +41,7 @@ from opencqrs_py.errors import EventStoreError, RebuildError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.times import moment_in_utc
+from opencqrs_py.processing.packages import Registry
 from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Watch
 from opencqrs_py.processing.staging import KeptMoment
@@ -67,7 +68,7 @@ class Dialect(ABC):
     ``insert``. All else has a default, which fits a server that speaks standard SQL and can lock a row.
     """
 
-    name: ClassVar[str]  # what the package calls the database and, with the aliases, the schemes of its URLs
+    name: ClassVar[str] = ""  # what the package calls the database and, with the aliases, the schemes of its URLs
     aliases: ClassVar[tuple[str, ...]] = ()
     driver: ClassVar[str]  # SQLAlchemy's dialect and driver, if a URL names none
     extra: ClassVar[str] = ""  # the extra of this package that installs the driver
@@ -617,6 +618,18 @@ class Dialect(ABC):
         return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end it")
 
 
+ENTRY_POINTS = "opencqrs.databases"
+_REGISTRY = Registry(
+    ENTRY_POINTS,
+    "database.url or event-store.url",
+    Dialect,
+    several="databases of the kind",
+    unusable="databases of the kind {} cannot be used",
+    takes="no arguments",
+    fix="return a Dialect of opencqrs_py.adapters.sql",
+    error=EventStoreError,
+    code="OCQ-531",
+)
 _known: dict[str, Dialect] = {}
 
 
@@ -627,11 +640,24 @@ def register(dialect: Dialect) -> None:
 
 
 def dialect_named(name: str) -> Dialect | None:
-    """Return the dialect of that name or alias, ``None`` if there is none."""
-    if name not in _known:
-        for entry in entry_points(group="opencqrs.databases", name=name):
-            register(entry.load()())
+    """Return the dialect of that name or alias, ``None`` if there is none.
+
+    Raises:
+        EventStoreError: OCQ-531, if the dialect of another package cannot be used.
+    """
+    if name not in _known and (entries := tuple(entry_points(group=ENTRY_POINTS, name=name))):
+        _known[name] = _of_package(entries)
     return _known.get(name)
+
+
+def _of_package(entries: tuple[EntryPoint, ...]) -> Dialect:
+    """Return the dialect that a package registers. It is known by this name only: others may be those of our own."""
+    made: Dialect = _REGISTRY.make(entries)
+    entry = entries[0]
+    if entry.name not in (made.name, *made.aliases):
+        what = f"what '{entry.name}' registers is the dialect of databases of the kind '{made.name}'"
+        raise _REGISTRY.refused(entry, what, f'set name = "{entry.name}" in its class, or add it to its aliases')
+    return made
 
 
 def is_outage(error: BaseException) -> bool:

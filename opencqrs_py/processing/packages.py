@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -19,7 +20,7 @@ class Registry:
     Attributes:
         group: Its name.
         setting: The setting that names an entry.
-        protocol: What entries have to make.
+        protocol: What entries have to make: a protocol, or a class whose methods it must have.
         several: What messages call several entries of one name.
         unusable: Message for an entry that raises, with ``{}`` for its name.
         takes: What entries are called with.
@@ -44,10 +45,7 @@ class Registry:
         Raises:
             ExplainedError: The registry's, if there are several entries, or if the entry cannot be used.
         """
-        from opencqrs_py.assembly.injection import missing_methods  # noqa: PLC0415 loads dependency-injector
-
         entry, *others = entries
-        place = f"{self.setting}, entry point {entry.name} = {entry.value} of {self.group}"
         if others:
             what = f"{len(entries)} packages register {self.several} '{entry.name}'"
             shown = listed([each.value for each in entries])
@@ -61,8 +59,19 @@ class Registry:
             raise_interrupt(error)
             what = f"{self.unusable.format(repr(entry.name))}: {one_line(error)}"
             fix = f"check that its package is complete, and that what it registers takes {self.takes}"
-            raise self.error(self.code, what, place, fix) from error
+            raise self.refused(entry, what, fix) from error
         if missing := missing_methods(made, self.protocol):
-            what = f"what '{entry.name}' registers returned {type(made).__name__}, which has no {', '.join(missing)}"
-            raise self.error(self.code, what, place, self.fix)
+            what = f"what '{entry.name}' registers returned {type(made).__name__}, which has no {listed(missing)}"
+            raise self.refused(entry, what, self.fix)
         return made
+
+    def refused(self, entry: EntryPoint, what: str, fix: str) -> ExplainedError:
+        """Return the error of an entry that cannot be used."""
+        place = f"{self.setting}, entry point {entry.name} = {entry.value} of {self.group}"
+        return self.error(self.code, what, place, fix)
+
+
+def missing_methods(part: object, protocol: type) -> list[str]:
+    """Return the methods of a protocol that ``part``, an object or a class, does not have."""
+    methods = (name for name, value in vars(protocol).items() if inspect.isfunction(value))
+    return [name for name in methods if (not name.startswith("_") or name == "__call__") and not hasattr(part, name)]
