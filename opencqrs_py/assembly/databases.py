@@ -14,7 +14,14 @@ from typing_extensions import override
 from opencqrs_py.assembly.conditions import Decision, checked, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.replacements import EVENT_STORE, decide
-from opencqrs_py.assembly.stores import is_in_memory_of_a_thread, is_sql, located, sqlite_file, unknown_scheme
+from opencqrs_py.assembly.stores import (
+    database_file,
+    is_in_files,
+    is_in_memory_of_a_thread,
+    is_sql,
+    located,
+    unknown_scheme,
+)
 from opencqrs_py.config import Configuration
 from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.naming import listed
@@ -78,7 +85,7 @@ class DatabaseRule:
     def event_schema(self) -> str | None:
         """The schema of our tables in the event store: that of the database, if it is the same."""
         same = self.ref is None and (self.url is None or self.url.value == self.event_store.value)
-        applies = same and self.shared and not self.event_store.value.startswith("sqlite")
+        applies = same and self.shared and not is_in_files(self.event_store.value)
         return self.schema.value if self.schema is not None and applies else None
 
     @property
@@ -134,7 +141,7 @@ def missing_files(rule: DatabaseRule, store: Decision) -> dict[str, tuple[str, s
         "event-store.url": None if store.provider or rule.read_only else rule.event_store,
         "database.url": rule.url,
     }
-    files = {key: (sqlite_file(said.value), said) for key, said in named.items() if said is not None}
+    files = {key: (database_file(said.value), said) for key, said in named.items() if said is not None}
     return {
         key: (str(file), str(said.origin))
         for key, (file, said) in files.items()
@@ -144,7 +151,7 @@ def missing_files(rule: DatabaseRule, store: Decision) -> dict[str, tuple[str, s
 
 def missing_database(rule: DatabaseRule, choice: DatabaseChoice) -> tuple[str, str, str] | None:
     """Return the SQLite file of the database if it does not exist, with the setting that names it and its origin."""
-    file = sqlite_file(choice.url) if choice.url else None
+    file = database_file(choice.url) if choice.url else None
     if file is None or file.exists():
         return None
     key, said = ("event-store.url", rule.event_store) if rule.url is None else ("database.url", rule.url)

@@ -13,6 +13,7 @@ from opencqrs_py.adapters.sql import (
     SchemaError,
     SqlControlStore,
     SqlProgressTracker,
+    dialect_named,
 )
 from opencqrs_py.assembly.checked_parts import checked_clock, checked_source
 from opencqrs_py.assembly.conditions import CONTROLLER, REGISTRATION, Decision, raise_together
@@ -42,7 +43,6 @@ from opencqrs_py.processing.roles import ON_REPLAY_FINISHED, ON_RESET, Kind
 from opencqrs_py.processing.signatures import Signature
 
 CONTROLLERS = Part("a controller registration", CONTROLLER, ControllerRegistration, REGISTRATION)
-_DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}
 
 
 def log_database_for(
@@ -101,9 +101,10 @@ def check_transaction(signature: Signature, place: str, *, there: bool, url: str
         fix = "set database.url, or register a provider of a sqlalchemy.Engine"
         raise AssemblyError("OCQ-524", "a connection or session is asked for, but there is no database", place, fix)
     kind = url.partition(":")[0].partition("+")[0]
+    dialect = dialect_named(kind)
     for argument in signature.arguments:
         driver = getattr(get_origin(argument.annotation) or argument.annotation, "__module__", "").partition(".")[0]
-        if argument.kind is Kind.DRIVER and kind and kind not in _DATABASES_OF[driver]:
+        if argument.kind is Kind.DRIVER and dialect is not None and driver != dialect.driver_package:
             what = f"'{argument.name}' asks for a connection of {driver}, but the database is {kind}"
             fix = "ask for sqlalchemy.Connection, or for the connection of the database's own driver"
             raise AssemblyError("OCQ-525", what, place, fix)

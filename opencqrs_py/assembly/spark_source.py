@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-from opencqrs_py.assembly.stores import open_event_store, refuse_all_but_sql
+from opencqrs_py.assembly.stores import is_in_files, open_event_store, refuse_all_but_sql
 from opencqrs_py.engines.spark.source.source import EventLogSource, Session
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.mapping import TableMapping
@@ -79,16 +79,17 @@ def _with_variables(url: str) -> str:
 
 
 def _refuse_missing_file(url: str) -> None:
-    """Check that an SQLite file exists: SQLite would create an empty one."""
+    """Check that the file of a database exists: SQLite would create an empty one."""
     scheme, _, path = url.partition(":///")
     path = path.partition("?")[0]
-    if scheme.partition("+")[0].removesuffix("://") != "sqlite" or path.startswith("file:"):
+    scheme = scheme.removesuffix("://")
+    if ":" in scheme or not is_in_files(url) or path.startswith("file:"):
         return
     if path in ("", ":memory:"):
         what = "the option 'url' names an in-memory database, which only the process that created it can see"
-        raise EngineError("OCQ-409", what, 'format("opencqrs")', "name a file: sqlite:////path/events.db")
+        raise EngineError("OCQ-409", what, 'format("opencqrs")', f"name a file: {scheme}:////path/events.db")
     file = Path(path).absolute()
     if not file.is_file():
         what = f"the option 'url' names the file {file}, which does not exist"
-        fix = "write its full path, sqlite:////path/events.db; a relative path starts at the folder of the program"
+        fix = f"write its full path, {scheme}:////path/events.db; a relative path starts at the folder of the program"
         raise EngineError("OCQ-409", what, 'format("opencqrs")', fix)

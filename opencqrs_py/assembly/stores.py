@@ -42,7 +42,7 @@ _REGISTRY = Registry(
 _RENAME = "rename the folder, or write the full path of a file elsewhere: sqlite:////srv/events.db"
 _OF_URLS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
 _AS_URI = re.compile(r"(?:^|&)uri=(?:true|yes|on|y|t|1)(?:&|$)", re.IGNORECASE)  # as SQLAlchemy reads it
-_SQLITE = ("sqlite:", "sqlite+pysqlite:")
+_SQLITE = ("sqlite", "sqlite+pysqlite")
 _SCHEME = re.compile(r"([a-z][a-z0-9.-]*)(?:\+[^:/]*)?:", re.IGNORECASE)
 
 
@@ -58,12 +58,28 @@ def _is_registered(name: str) -> bool:
     return bool(entry_points(group="opencqrs.databases", name=name))
 
 
-def located(url: str, project: Path, place: str = _PLACE) -> str:
-    """Return a URL with a relative path made absolute, seen from the project folder: SQLite's and those of files.
+def is_in_files(url: str) -> bool:
+    """Return whether the URLs of a kind of database name files, as SQLite's do, or databases in memory.
 
     Raises:
-        EventStoreError: OCQ-301, if the folder's own path would be read as another one in a URL of SQLite, or has bytes
-            that no URL can have.
+        EventStoreError: OCQ-531, if another package brings the kind, and cannot be used.
+    """
+    scheme = url.partition(":")[0]
+    name = scheme.partition("+")[0]
+    if name in (*_SQL, *_OTHERS) or not _is_registered(name):
+        return scheme in _SQLITE
+    from opencqrs_py.adapters.sql import dialect_named  # noqa: PLC0415 loads SQLAlchemy
+
+    dialect = dialect_named(name)
+    return dialect is not None and dialect.in_files
+
+
+def located(url: str, project: Path, place: str = _PLACE) -> str:
+    """Return a URL with a relative path made absolute, seen from the project folder: of a file, or a database in one.
+
+    Raises:
+        EventStoreError: OCQ-301, if the folder's own path would be read as another one in a URL of a database, or has
+            bytes that no URL can have; OCQ-531 as ``is_in_files``.
     """
     if _scheme(url) == "file":
         from opencqrs_py.adapters.files.log import path_of_url  # noqa: PLC0415 only for files
@@ -73,7 +89,7 @@ def located(url: str, project: Path, place: str = _PLACE) -> str:
     if _is_relative_uri(url):
         folder = quote(quote(_readable(project, place)))  # SQLAlchemy reads it, then SQLite
         return f"{scheme}///file:{folder}/{path.removeprefix('file:')}"
-    file = sqlite_file(url)
+    file = database_file(url)
     if file is None or file.is_absolute():
         return url
     folder = _readable(project, place)
@@ -94,27 +110,30 @@ def _readable(project: Path, place: str) -> str:
 
 
 def _is_relative_uri(url: str) -> bool:
-    """Return whether a URL of SQLite names a file by a URI with a relative path."""
-    scheme, _, path = url.partition("///")
-    name, _, query = path.partition("?")
-    if scheme not in _SQLITE or not re.match(r"file:(?!/|:|%2F)", name, re.IGNORECASE):
+    """Return whether the URL of a database names a file by a URI with a relative path."""
+    name, _, query = (_path_in(url) or "").partition("?")
+    if not re.match(r"file:(?!/|:|%2F)", name, re.IGNORECASE):
         return False
     return _AS_URI.search(query) is not None and not re.search("mode=memory|vfs=memdb", query)
 
 
-def sqlite_file(url: str) -> Path | None:
-    """Return the file that a URL of SQLite names, ``None`` for other URLs and for databases in memory."""
-    scheme, _, path = url.partition("///")
-    path = path.partition("?")[0]
-    is_file = scheme in _SQLITE and path and not path.startswith((":memory:", "file:"))
-    return Path(path) if is_file else None
+def database_file(url: str) -> Path | None:
+    """Return the file that the URL of a database names, ``None`` for other URLs and for databases in memory."""
+    path = (_path_in(url) or "").partition("?")[0]
+    return Path(path) if path and not path.startswith((":memory:", "file:")) else None
+
+
+def _path_in(url: str) -> str | None:
+    """Return what follows ``:///`` in the URL of a database in files; ``None`` for other URLs."""
+    scheme, slashes, path = url.partition(":///")
+    return path if slashes and ":" not in scheme and is_in_files(url) else None
 
 
 def is_in_memory_of_a_thread(url: str) -> bool:
-    """Return whether a URL names an SQLite database in memory, of which each thread has its own, empty at first."""
-    scheme, _, path = url.partition("://")
+    """Return whether a URL names a database in memory, of which each thread has its own, empty at first."""
+    _, slashes, path = url.partition("://")
     name, _, query = path.removeprefix("/").partition("?")
-    if scheme not in ("sqlite", "sqlite+pysqlite") or "cache=shared" in query:
+    if not slashes or "cache=shared" in query or not is_in_files(url):
         return False
     return name in ("", ":memory:", "file::memory:") or (name.startswith("file:") and "mode=memory" in query)
 

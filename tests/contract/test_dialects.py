@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import ast
+import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from opencqrs_py.adapters import sql
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialects import dialect
 from opencqrs_py.adapters.sql.dialects.dialect import dialect_named
-from opencqrs_py.assembly.stores import is_sql, open_event_store
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.assembly.application import Application
+from opencqrs_py.assembly.parts import check_transaction
+from opencqrs_py.assembly.spark_source import EventStoreSource
+from opencqrs_py.assembly.stores import is_sql, located, open_event_store
+from opencqrs_py.errors import AssemblyError, EngineError, EventStoreError
+from opencqrs_py.processing.binding import NothingProvided
+from opencqrs_py.processing.signatures import read_signature
 from opencqrs_py.testing.contracts import EventStoreContract, ProgressTrackerContract, ReadModel
 
 MODULE = """
@@ -97,6 +104,47 @@ class TestTrackerOnAnotherDatabase(ProgressTrackerContract):
 def test_settings_can_name_another_database(url: str) -> None:
     assert is_sql(url)
     assert isinstance(open_event_store(url), SqlEventStore)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("fourth:///a.db", "fourth:////project/a.db"),
+        ("fourth:///file:a.db?uri=true", "fourth:///file:/project/a.db?uri=true"),
+        ("fourth:////srv/a.db", "fourth:////srv/a.db"),
+        ("ofmariadb:///a", "ofmariadb:///a"),
+    ],
+)
+def test_a_relative_path_of_another_database_is_relative_to_the_project(
+    url: str, expected: str, installed: None
+) -> None:
+    assert located(url, Path("/project")) == expected
+
+
+def test_a_missing_file_of_another_database_is_noticed_as_one_of_sqlite_is(installed: None, tmp_path: Path) -> None:
+    missing = Application({"event-store.url": "fourth:///events.db"}, [], tmp_path).missing_files()
+    assert missing["event-store.url"][0] == str(tmp_path / "events.db")
+    with pytest.raises(
+        EngineError, match=r"OCQ-409\] the option 'url' names the file .*events\.db, (?s:.*)fourth:////"
+    ):
+        EventStoreSource.open_source(f"fourth:///{tmp_path}/events.db")
+
+
+@pytest.mark.parametrize("url", ["fourth://", "fourth:///:memory:"])
+def test_another_database_in_the_memory_of_a_thread_is_refused(url: str, installed: None, tmp_path: Path) -> None:
+    with pytest.raises(EventStoreError, match=r"OCQ-301.* in-memory database, and each thread"):
+        _ = Application({"event-store.url": url}, [], tmp_path).event_store
+
+
+def of_sqlite(connection: sqlite3.Connection) -> None: ...
+def of_postgresql(connection: psycopg.Connection) -> None: ...
+
+
+def test_a_dialect_decides_which_driver_connection_handlers_may_take(url: str) -> None:
+    own, other = (read_signature(call, "here", NothingProvided()) for call in (of_sqlite, of_postgresql))
+    check_transaction(own, "here", there=True, url=url)
+    with pytest.raises(AssemblyError, match=r"OCQ-525.* of psycopg, but the database is fourth"):
+        check_transaction(other, "here", there=True, url=url)
 
 
 def test_a_dialect_is_found_by_its_aliases_too() -> None:

@@ -5,7 +5,7 @@ from sqlalchemy import Connection, Engine
 from opencqrs_py.adapters.sql.control import SqlControlStore
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialects import mariadb, postgresql, sqlite  # noqa: F401 each registers its dialect
-from opencqrs_py.adapters.sql.dialects.dialect import Dialect
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect, dialect_named
 from opencqrs_py.adapters.sql.dialects.faults import Fault
 from opencqrs_py.adapters.sql.event_store import SqlEventStore
 from opencqrs_py.adapters.sql.job_inputs import SqlSelector
@@ -30,6 +30,7 @@ __all__ = [
     "SqlJobStore",
     "SqlProgressTracker",
     "SqlSelector",
+    "dialect_named",
     "rows_in",
     "table_rows",
     "unit_of",

@@ -71,6 +71,7 @@ class Dialect(ABC):
     name: ClassVar[str] = ""  # what the package calls the database and, with the aliases, the schemes of its URLs
     aliases: ClassVar[tuple[str, ...]] = ()
     driver: ClassVar[str]  # SQLAlchemy's dialect and driver, if a URL names none
+    driver_package: ClassVar[str] = ""  # with the class of the connections that handlers may ask for, as "sqlite3"
     extra: ClassVar[str] = ""  # the extra of this package that installs the driver
     mark: ClassVar[str] = "%s"  # placeholder of a value in a statement
     patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
@@ -78,6 +79,7 @@ class Dialect(ABC):
     # Connections
 
     remote: ClassVar[bool] = True  # whether it is a server, whose connections can be cut
+    in_files: ClassVar[bool] = False  # whether its URLs name files as SQLite's do: scheme:///path
     connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
 
     def driver_url(self, url: URL) -> URL:

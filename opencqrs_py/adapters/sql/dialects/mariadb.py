@@ -148,6 +148,7 @@ class MariaDbDialect(Dialect):
     name = "mariadb"
     aliases = ("mysql",)
     driver = "mysql+pymysql"
+    driver_package = "pymysql"
     extra = "mariadb"
     row_settings = ("cursorclass",)
     now_ms = wall_ms = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"

@@ -153,6 +153,7 @@ class PostgresqlDialect(Dialect):
 
     name = "postgresql"
     driver = "postgresql+psycopg"
+    driver_package = "psycopg"
     extra = "postgresql"
     find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
     other_tables = (

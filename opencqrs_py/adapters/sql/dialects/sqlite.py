@@ -93,6 +93,7 @@ class SqliteDialect(Dialect):
     name = "sqlite"
     modulo = "{} % {}"
     driver = "sqlite"
+    driver_package = "sqlite3"
     mark = "?"
     skip_locked = ""
     rounded_kinds = (Decimal,)
@@ -112,6 +113,7 @@ class SqliteDialect(Dialect):
     row_settings = ("row_factory", "text_factory")
     replaceable_methods = False
     remote = False
+    in_files = True
     confounded = frozenset({str, int, float, bool, bytes})  # whatever is sent
     stages_collate = False  # CREATE TABLE … AS leaves COLLATE out
     unstorable = frozenset({"nan"})  # it stores NaN as NULL
