@@ -12,9 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.orm import Session
 
+from opencqrs_py import bulk
 from opencqrs_py.adapters import sql
-from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql.dialects import dialect
 from opencqrs_py.adapters.sql.dialects.dialect import dialect_named
 from opencqrs_py.assembly.application import Application
@@ -33,6 +36,11 @@ from opencqrs_py.adapters.sql.dialects.sqlite import SqliteDialect
 
 class FourthDialect(SqliteDialect):
     name = "fourth"
+    upserted = []
+
+    def upsert(self, connection, write):
+        self.upserted.append(write.shape.name)
+        super().upsert(connection, write)
 
 class Raising(SqliteDialect):
     name = "raising"
@@ -145,6 +153,19 @@ def test_a_dialect_decides_which_driver_connection_handlers_may_take(url: str) -
     check_transaction(own, "here", there=True, url=url)
     with pytest.raises(AssemblyError, match=r"OCQ-525.* of psycopg, but the database is fourth"):
         check_transaction(other, "here", there=True, url=url)
+
+
+@pytest.mark.parametrize("taken", [Connection, Session])
+def test_bulk_writes_are_those_of_the_dialect(taken: type, url: str) -> None:
+    database = Database(url)
+    with DatabaseTransactions(database).begin() as unit:
+        unit.connection.execute(text("CREATE TABLE read (id TEXT PRIMARY KEY)"))
+        given = unit.connection if taken is Connection else unit.session
+        bulk.upsert(given, "read", [{"id": "a"}], keys="id")
+    with database.writing() as connection:
+        bulk.upsert(connection, "read", [{"id": "b"}], keys="id")
+    database.close()
+    assert database.dialect.upserted == ["read", "read"]
 
 
 def test_a_dialect_is_found_by_its_aliases_too() -> None:

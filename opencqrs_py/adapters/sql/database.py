@@ -25,7 +25,7 @@ from opencqrs_py.adapters.sql.connections import (
     reason_of,
     refused_parameters,
 )
-from opencqrs_py.adapters.sql.dialects.dialect import is_outage
+from opencqrs_py.adapters.sql.dialects.dialect import DIALECT, is_outage
 from opencqrs_py.adapters.sql.dialects.faults import (
     ANOTHER_SERVER,
     FREE_SPACE,
@@ -199,6 +199,7 @@ class Database(Inherited):
             raise EventStoreError("OCQ-303", what, self.label, fix) from error
         except ValueError as error:
             raise refused_parameters(error, self.label) from error
+        engine.update_execution_options(**{DIALECT: self.dialect})
         connect_by(engine, self.dialect.connect, self.label)
         if self._slots is not None and isinstance(engine.pool, KeepingPool):
             engine.pool.most = self._slots.most

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from opencqrs_py.adapters.sql.bulk.frames import upsert_frame
 from opencqrs_py.adapters.sql.bulk.rows import GivenRows, columns_of
 from opencqrs_py.adapters.sql.bulk.target import Target
-from opencqrs_py.adapters.sql.dialects.dialect import Dialect, dialect_named
+from opencqrs_py.adapters.sql.dialects.dialect import Dialect, dialect_of_connection
 from opencqrs_py.adapters.sql.transactions import unit_of
 from opencqrs_py.errors import BulkWriteError
 
@@ -82,7 +82,7 @@ def _named(table: object) -> tuple[str | None, str]:
 
 
 def _dialect_of(connection: Connection) -> Dialect:
-    dialect = dialect_named(connection.dialect.name)
+    dialect = dialect_of_connection(connection)
     if dialect is None:
         what = f"bulk.upsert does not know the database {connection.dialect.name}"
         raise BulkWriteError("OCQ-360", what, fix="use SQLite, PostgreSQL or MariaDB")

@@ -620,6 +620,7 @@ class Dialect(ABC):
         return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end it")
 
 
+DIALECT = "opencqrs_dialect"  # among the options of an engine of our own
 ENTRY_POINTS = "opencqrs.databases"
 _REGISTRY = Registry(
     ENTRY_POINTS,
@@ -650,6 +651,12 @@ def dialect_named(name: str) -> Dialect | None:
     if name not in _known and (entries := tuple(entry_points(group=ENTRY_POINTS, name=name))):
         _known[name] = _of_package(entries)
     return _known.get(name)
+
+
+def dialect_of_connection(connection: Connection) -> Dialect | None:
+    """Return the dialect of the database that made a connection; for one of the user's engines, by its name."""
+    ours: Dialect | None = connection.get_execution_options().get(DIALECT)
+    return dialect_named(connection.dialect.name) if ours is None else ours
 
 
 def _of_package(entries: tuple[EntryPoint, ...]) -> Dialect:
