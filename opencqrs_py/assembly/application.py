@@ -645,7 +645,7 @@ class Application:
         from opencqrs_py.assembly.jobs.parts import JobAssembly  # noqa: PLC0415 loads SQLAlchemy
 
         sessions = partial(self._life.spark.sessions, verbose=verbose)
-        return JobAssembly(self.blueprint, self.configuration, self.container, sessions)
+        return JobAssembly(self.blueprint, self.configuration, self.container, lambda: self._group_containers, sessions)
 
     @property
     def resets(self) -> Resets:

@@ -89,6 +89,11 @@ def transactions_on(database: Database | None) -> Transactions:
     return NoTransactions() if database is None else DatabaseTransactions(database)
 
 
+def transactions_beside(tracker: ProgressTracker, otherwise: Transactions) -> Transactions:
+    """Return what opens transactions where the handlers of a tracker write, if its database is known."""
+    return DatabaseTransactions(tracker.database) if isinstance(tracker, SqlProgressTracker) else otherwise
+
+
 def check_transaction(signature: Signature, place: str, *, there: bool, url: str = "") -> None:
     """Refuse a function that asks for the transaction when there is none, or for the connection of another driver.
 

@@ -11,6 +11,7 @@ from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.code.loaded_code import NO_CODE, loaded_code
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.initial_positions import initial_position, starting_position
+from opencqrs_py.assembly.parts import transactions_beside
 from opencqrs_py.assembly.setting_conflicts import no_inbox, waits
 from opencqrs_py.config import DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
@@ -25,7 +26,7 @@ from opencqrs_py.processing.group_records import RecordRule
 from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.notices import Observer
 from opencqrs_py.processing.packages import Registry
-from opencqrs_py.processing.ports import Clock, EventSource
+from opencqrs_py.processing.ports import Clock, EventSource, Transactions
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import SparkSettings
@@ -71,7 +72,9 @@ def group_run(
         back_off=group.back_off(),
         on_exhausted=settings.retry.on_exhausted,
         on_undecodable=settings.retry.on_undecodable,
-        prepare=preparation(blueprint, settings.name, container),
+        prepare=preparation(
+            blueprint, settings.name, lambda: transactions_beside(processing.tracker, container.transactions())
+        ),
         recipe=_recipe(blueprint, settings),
         record=record_rule(settings, group, container),
         most_at_once=settings.rebuild.max_tasks if blueprint.rebuilding else None,
@@ -186,7 +189,7 @@ def _start_of(
     return starting_position(settings, source, group.tracker(), clock)
 
 
-def preparation(blueprint: Blueprint, group: str, container: ApplicationContainer) -> Callable[[], None]:
+def preparation(blueprint: Blueprint, group: str, open_transactions: Callable[[], Transactions]) -> Callable[[], None]:
     """Return what runs the ``@on_start`` functions of a group, in one transaction."""
     discovered = blueprint.discover()
     starts = discovered.functions_of(Declaration.ON_START, group)
@@ -194,7 +197,7 @@ def preparation(blueprint: Blueprint, group: str, container: ApplicationContaine
     def prepare() -> None:
         if not starts:
             return
-        transactions = container.transactions()
+        transactions = open_transactions()
         with transactions.begin(guarded=False) as unit:
             for start in starts:
                 try:

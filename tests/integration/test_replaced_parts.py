@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from support.sqlite import rows_of
 
 from opencqrs_py import Application, Event, Observer
 from opencqrs_py.cli.main import main
@@ -563,3 +564,83 @@ def test_handlers_get_one_object_per_thread_or_call_as_the_provider_says(write: 
     result = application.run(until_caught_up=True)
     assert sorted(count > 0 for count in result.handled.values()) == [True, True]
     assert set(notes(folder)) == {"local 1", "local 2"} | {f"each {number}" for number in range(1, 31)}
+
+
+READ_MODEL = """
+from pathlib import Path
+
+from dependency_injector import containers, providers
+from opencqrs_py import Database, SqlProgressTracker
+
+
+class Parts(containers.DeclarativeContainer):
+    library = providers.Singleton(Database, f"sqlite:///{Path(__file__).parent}/library.db")
+    tracker = providers.Singleton(SqlProgressTracker, library)
+"""
+IN_LIBRARY = """
+from opencqrs_py import Event, event_handling, job, on_start
+from sqlalchemy import Connection, text
+
+
+@on_start("seen")
+def create(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id TEXT)"))
+
+
+@event_handling("seen", types=["*"])
+def see(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
+"""
+COUNTING = """
+
+@job("count")
+def number(connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen SELECT 'of job' FROM seen"))
+"""
+
+
+def seen_in(file: Path) -> list[str]:
+    return [id_ for (id_,) in rows_of(file, "SELECT id FROM seen ORDER BY id")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_start_functions_write_where_the_groups_own_tracker_has_its_handlers_write(
+    write: Callable[..., Path], engine: str
+) -> None:
+    settings = {"event-store.url": "sqlite:///events.db", "event-handling.standard.processing.engine": engine}
+    settings["event-handling.standard.retry.policy"] = "none"
+    folder = write(READ_MODEL, IN_LIBRARY, **settings)
+    with_events(Application.from_project(folder)).run(until_caught_up=True)
+    assert seen_in(folder / "library.db") == ["1", "2", "3"]
+
+
+def refused_by(folder: Path, *overrides: str) -> set[str]:
+    conditions = Application.from_project(folder, overrides=overrides).conditions()
+    return {each.error.code for each in conditions if each.error}
+
+
+def test_a_job_with_a_connection_is_refused_if_only_its_groups_tracker_has_another_database(
+    write: Callable[..., Path],
+) -> None:
+    folder = write(READ_MODEL, IN_LIBRARY + COUNTING, **{"event-store.url": "sqlite:///events.db"})
+    what = r"OCQ-520.*event store's, sqlite:///.*events\.db, and that of provider tracker .*'seen', sqlite:///.*library"
+    with pytest.raises(AssemblyError, match=rf"(?s){what}.*fix: +set database\.url"):
+        Application.from_project(folder).start()
+    assert refused_by(folder) == {"OCQ-520"}
+    assert refused_by(folder, "database.url=sqlite:///events.db") == set()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"event-store.url": "sqlite:///events.db", "database.url": "sqlite:///library.db"},
+        {"event-store.url": "sqlite:///library.db"},
+    ],
+)
+def test_jobs_write_where_handlers_do_if_the_trackers_database_is_that_of_the_application(
+    write: Callable[..., Path], settings: dict[str, str]
+) -> None:
+    application = with_events(Application.from_project(write(READ_MODEL, IN_LIBRARY + COUNTING, **settings)))
+    application.run(until_caught_up=True)
+    application.run_job("count")
+    assert seen_in(application.project / "library.db") == ["1", "2", "3", "of job", "of job", "of job"]

@@ -139,6 +139,11 @@ class Database(Inherited):
         database._slots = None  # its creator decides on the number of connections
         return database
 
+    def may_be(self, other: Database) -> bool:
+        """Return whether another object may stand for the same database, as far as their URLs show."""
+        same_driver = self.dialect.driver_package == other.dialect.driver_package
+        return same_driver and self.dialect.may_be_same(self.url, other.url)
+
     def for_control(self) -> Database | None:
         """Return the database of the control tables, with its own connections, which no handler can exhaust.
 

@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.processes import has_ended
+from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.conditions import Decision, raise_together
-from opencqrs_py.assembly.container import ApplicationContainer
+from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 from opencqrs_py.assembly.jobs.decisions import JobChoices
 from opencqrs_py.assembly.jobs.events import events_of
 from opencqrs_py.assembly.jobs.jobs import Jobs, KnownJobs
 from opencqrs_py.assembly.jobs.rules import bound_jobs, errors_of, require_visible, respelled, rules_of
 from opencqrs_py.assembly.parts import check_transaction
+from opencqrs_py.assembly.replacements import as_made
 from opencqrs_py.config import Configuration
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.engines.job_parts import JobParts, MakeAttempt, RunObserver
 from opencqrs_py.engines.job_runner import JobRunner
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.model.naming import canonical, counted
 from opencqrs_py.processing.signatures import Signature
@@ -43,12 +46,14 @@ class JobAssembly:
         blueprint: What the application is made from.
         configuration: Its settings, bound to the existing jobs.
         container: The parts that its groups and jobs share.
+        groups: Returns the parts of each group, by name.
         sessions: Returns what opens Spark; called only if a job runs there.
     """
 
     blueprint: Blueprint
     configuration: Configuration
     container: ApplicationContainer
+    groups: Callable[[], Mapping[str, GroupContainer]]
     sessions: Callable[[], Sessions]
 
     def jobs(self, runner: Callable[[], JobRunner | None]) -> Jobs:
@@ -119,9 +124,29 @@ class JobAssembly:
         return SparkForJobs(self.sessions(), recipes, self.configuration.settings.spark.max_tasks_per_group).attempt
 
     def check_transaction(self, signature: Signature, place: str) -> None:
-        """Refuse a job that asks for the transaction when there is none: OCQ-524 or OCQ-525."""
+        """Refuse a job that asks for the transaction when there is none, or if it is unclear where.
+
+        Raises:
+            AssemblyError: OCQ-524 or OCQ-525 as ``check_transaction``; OCQ-520, if no setting names the database and a
+                group has its progress in another one.
+        """
         choice = self.container.database_choice()
         check_transaction(signature, place, there=choice.decision.choice != "none", url=choice.url)
+        if signature.transactional and choice.url and not choice.decision.setting:
+            self._require_one_database(place)
+
+    def _require_one_database(self, place: str) -> None:
+        ours = self.container.database()
+        for name, group in self.groups().items():
+            choice = as_made(group.tracking(), group.tracker)
+            tracker = group.tracker() if choice.provider and not choice.error else None
+            if ours is None or not isinstance(tracker, SqlProgressTracker) or tracker.database.may_be(ours):
+                continue
+            what = (
+                f"a connection is asked for, and there are 2 databases: the event store's, {ours.label}, and that of "
+                f"{choice.choice} for the progress of group '{name}', {tracker.database.label}"
+            )
+            raise AssemblyError("OCQ-520", what, place, "set database.url to the one that jobs write to")
 
     def _control_view(self) -> ControlView:
         store = self.container.control_store()

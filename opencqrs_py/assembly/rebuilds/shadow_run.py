@@ -56,7 +56,7 @@ class ShadowRun:
 
     def prepare(self) -> None:
         """Call the ``@on_start`` functions of the group, in a transaction of their own."""
-        preparation(self._blueprint, self._group.name, self._container)()
+        preparation(self._blueprint, self._group.name, self._container.transactions)()
 
     def start(self) -> None:
         """Start the processors of the group; errors are those of ``Application.start``."""

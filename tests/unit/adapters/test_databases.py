@@ -304,3 +304,22 @@ def test_an_in_memory_database_survives_in_a_fork() -> None:
         database.leave_to_parent()
         with database.reading() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM seen").scalar() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "other", "expected"),
+    [
+        ("sqlite:////srv/a.db", "sqlite+pysqlite:////srv/b/../a.db?timeout=5", True),
+        ("sqlite:////srv/a.db", "sqlite:///file:/srv/a.db?uri=true", True),
+        ("sqlite:////srv/a.db", "sqlite:////srv/b.db", False),
+        ("sqlite:////srv/a.db", "postgresql://host/srv/a.db", False),
+        ("postgresql://u:p@host/a", "postgresql+psycopg://v@host:5432/a", True),
+        ("postgresql:///a", "postgresql://host/a", True),
+        ("postgresql://host/a", "postgresql://other/a", False),
+        ("postgresql://host/a", "postgresql://host/b", False),
+        ("mariadb://host:3306/a", "mysql://host:3306/a", True),
+        ("mariadb://host:3306/a", "mysql://host:3307/a", False),
+    ],
+)
+def test_two_urls_may_name_one_database_if_nothing_in_them_differs(url: str, other: str, *, expected: bool) -> None:
+    assert Database(url).may_be(Database(other)) is Database(other).may_be(Database(url)) is expected

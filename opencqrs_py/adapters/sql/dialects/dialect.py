@@ -86,6 +86,11 @@ class Dialect(ABC):
         """Return the URL as SQLAlchemy takes it."""
         return url if "+" in url.drivername else url.set(drivername=self.driver)
 
+    def may_be_same(self, url: URL, other: URL) -> bool:
+        """Return whether two URLs may name the same database: what one of them leaves out can be as in the other."""
+        pairs = ((url.host, other.host), (url.port, other.port), (url.database, other.database))
+        return all(one == another for one, another in pairs if one and another)
+
     def read_only_url(self, url: URL) -> URL:
         """Return the URL that opens a file read-only; on a server, the same URL."""
         return url

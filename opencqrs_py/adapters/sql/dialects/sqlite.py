@@ -146,6 +146,10 @@ class SqliteDialect(Dialect):
         return FileToRead(url.database, self) if opens_read_only(url) else SqliteFile(url.database, self)
 
     @override
+    def may_be_same(self, url: URL, other: URL) -> bool:
+        return path_of(url.database or "").resolve() == path_of(other.database or "").resolve()
+
+    @override
     def read_only_url(self, url: URL) -> URL:
         in_memory = url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
         if in_memory or not url.database or ":memory:" in url.database:
