@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from support.relay import relayed
 
 from opencqrs_py import Application, InboxFilter
 from opencqrs_py.adapters.sql import Database, SqlJobStore
@@ -170,6 +171,23 @@ def test_j5_j11_a_run_is_skipped_while_another_process_runs_the_job(url, jobs, t
         assert (skipped.status, asked.id in skipped.reason) == (RunStatus.SKIPPED, True)
         (tmp_path / "go").touch()
         assert first.jobs.wait(asked.id, 120).status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_j5_a_wait_for_a_run_of_another_process_survives_an_outage(url, jobs, tmp_path, caplog):
+    with relayed(url) as (relay, through), made(url, jobs, tmp_path) as runs, made(through, jobs, tmp_path) as waits:
+        runs.start()
+        asked = waits.jobs.request("slow")
+        until((tmp_path / "slow").exists)
+        with ThreadPoolExecutor(1) as threads:
+            waited = threads.submit(waits.jobs.wait, asked.id, 120)
+            relay.stop()
+            until(lambda: f"the wait for run {asked.id} continues" in caplog.text)
+            (tmp_path / "go").touch()
+            ended(runs, "slow")
+            relay.start()
+            assert waited.result(120).status is RunStatus.SUCCEEDED
 
 
 def test_j6_an_event_starts_a_run_for_its_id_once_even_across_restarts(url, jobs, tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.conditions import raise_together
@@ -16,12 +18,14 @@ from opencqrs_py.control.records import ControlView
 from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.errors import JobError, KeyReusedError, UnknownJobError, WaitTimedOutError
 from opencqrs_py.jobs.desk import JobDesk
+from opencqrs_py.jobs.execution import OUTAGE_BACK_OFF
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import WAITING, JobRecord, JobRun, chosen_ids
 from opencqrs_py.jobs.upcoming import Upcoming, upcoming
 from opencqrs_py.model.job import Job, JobId, Trigger
 from opencqrs_py.model.naming import canonical, counted, listed, nearest
+from opencqrs_py.processing.exceptions import one_line
 
 _log = logging.getLogger("opencqrs.jobs")
 _POLL_SECONDS = 0.1  # between two polls of a run that is waited for
@@ -196,7 +200,7 @@ class Jobs:
         return JobRun(f"{job}:{uuid.uuid4().hex[:12]}", job, Trigger.MANUAL, now, ids=wanted, actor=by or actor())
 
     def wait(self, run: str, timeout: float | None = None) -> JobRun:
-        """Wait until a run has ended, and return it; if another run covers it, that one.
+        """Wait until a run has ended, and return it; if another run covers it, that one. An outage does not end it.
 
         Args:
             run: Its id.
@@ -206,18 +210,36 @@ class Jobs:
             JobError: OCQ-668, if there is no such run.
             WaitTimedOutError: OCQ-664, if the time is over; the run is not cancelled.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = inf if timeout is None else time.monotonic() + timeout
+        waits: Iterator[float] | None = None
         while True:
-            found = self.find(run)
-            if found.into and not found.is_open:
-                run = found.into
-                continue
-            if not found.is_open:
-                return found
-            if until is not None and time.monotonic() >= until:
-                what = f"run {run} has not ended within {timeout:g} s: it is {found.status.value}"
-                raise WaitTimedOutError("OCQ-664", what, f"job {found.job}", f"opencqrs jobs runs {found.job} shows it")
-            time.sleep(_POLL_SECONDS)
+            try:
+                found = self._covering(run)
+            except Exception as error:
+                if not self._known.store.is_outage(error):
+                    raise
+                state = f"the database is unavailable: {one_line(error)}"
+                if waits is None:
+                    _log.warning("the wait for run %s continues; %s", run, state)
+                    waits = OUTAGE_BACK_OFF.waits()
+                pause = next(waits)
+            else:
+                if not found.is_open:
+                    return found
+                state, pause, waits = f"it is {found.status.value}", _POLL_SECONDS, None
+            left = until - time.monotonic()
+            if left <= 0:
+                what = f"run {run} has not ended within {timeout:g} s: {state}"
+                fix = f"it is not cancelled: opencqrs jobs show {shlex.quote(run)} shows how it ends"
+                raise WaitTimedOutError("OCQ-664", what, fix=fix)
+            time.sleep(min(pause, left))
+
+    def _covering(self, run: str) -> JobRun:
+        """Return a run, or the one into which it was merged."""
+        found = self.find(run)
+        while found.into and not found.is_open:
+            found = self.find(found.into)
+        return found
 
     def find(self, run: str) -> JobRun:
         """Return a run.
