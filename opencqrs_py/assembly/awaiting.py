@@ -25,6 +25,7 @@ from opencqrs_py.processing.reaching import WatchedGroup, reached
 _FIRST_LOOK_SECONDS = 0.05  # until the first check whether the wait may never end: most waits are over by then
 _POLL_SECONDS = 0.5  # between two such checks
 _SWAP_SECONDS = 10.0  # for which no process may run a group whose tables are swapped, or just were
+_REJOIN_SECONDS = 10.0  # for which no process may run it after an outage, or after its leases have ended by time
 
 
 class SeenProgress(Protocol):
@@ -47,6 +48,16 @@ class SeenProgress(Protocol):
 
 class _UnownedError(NotReachedError):
     """No process runs the group."""
+
+
+@dataclass(slots=True)
+class _Grace:
+    """Until when a group may be without a process, which is expected to join again."""
+
+    until: float = -inf
+
+    def extend(self, until: float) -> None:
+        self.until = max(self.until, until)
 
 
 @dataclass(slots=True)
@@ -194,15 +205,16 @@ class Awaiting:
         self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, end: float, progress: SeenProgress
     ) -> list[str]:
         """Watch progress until then; return as above."""
-        next_poll, unable_since = self.now() + _FIRST_LOOK_SECONDS, inf
+        next_poll, unable_since, grace = self.now() + _FIRST_LOOK_SECONDS, inf, _Grace()
         while progress.head <= position:
             now = self.now()
             if now >= min(end, next_poll):
                 try:
-                    waiting, unable_since = self._look(settings, tracker, position), inf
+                    waiting, unable_since = self._look(settings, tracker, position, grace), inf
                 except _UnownedError as error:
                     unable_since = min(unable_since, now)
-                    if now >= unable_since + _SWAP_SECONDS or not _may_be_swapped(settings.name, tracker):
+                    is_expected = now < unable_since + _SWAP_SECONDS and _may_be_swapped(settings.name, tracker)
+                    if not is_expected and now >= grace.until:
                         raise
                     waiting = [error.what]
                 if not waiting or now >= end:
@@ -213,7 +225,7 @@ class Awaiting:
                 raise progress.refusal
         return []
 
-    def _look(self, settings: EffectiveGroup, tracker: ProgressTracker, position: int) -> list[str]:
+    def _look(self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, grace: _Grace) -> list[str]:
         """Return why partitions have not reached the position, empty if all have; raise if one cannot reach it."""
         self.check()
         try:
@@ -224,9 +236,14 @@ class Awaiting:
         except Exception as error:
             if not (tracker.is_outage(error) or self.source.is_outage(error)):
                 raise
+            grace.extend(self.now() + _REJOIN_SECONDS)
             return [f"the database is unavailable: {error}"]
+        if look.outage:
+            grace.extend(self.now() + _REJOIN_SECONDS)
         behind = [each for each in standings if each.status is None or each.status.position < position]
         for each in behind:
+            if each.lapsed is not None:
+                grace.extend(self.now() + _REJOIN_SECONDS - each.lapsed)
             why = _unseen(each, tracker) or obstacle(each)
             if why is not None:
                 may_be_taken = each.wanted and is_unowned(each) and not each.is_beyond

@@ -53,6 +53,7 @@ class Standing:
         head: Position of the newest event; ``None`` if the event store has not answered.
         owner: Name of the node that has it; empty if none has, or its group does not use leases.
         able: Names of the live nodes that can run it.
+        lapsed: Seconds since its lease ended by time, while its process may be alive; ``None`` if it did not.
         waited: Returns the seconds for which it has had events to handle and has stored no progress, or its owner has
             had it before its first run; called only if it lags.
     """
@@ -65,6 +66,7 @@ class Standing:
     head: int | None
     owner: str = ""
     able: Sequence[str] = ()
+    lapsed: float | None = None
     waited: Callable[[], float] = lambda: 0.0
 
     @property
@@ -267,6 +269,10 @@ def _unowned(standing: Standing) -> tuple[str, str]:
         fix = "look at opencqrs nodes; node.max-partitions or life-cycle.max-partitions-per-node may be too low"
         return f"no node has taken it yet, though {listed(standing.able)} could{last}", fix
     why = "no process runs it"
+    if standing.lapsed is not None:
+        why = "its lease has ended: its process has ended, or cannot reach the database or write to it"
+        fix = f"look at the log of its process; if that has ended, {_run_or_stop(standing)}"
+        return f"{why}{last}", fix
     if status is not None and status.state is ProcessorState.UNOWNED:
         why = "the process that ran it has ended without releasing it"
     return f"{why}{last}", _run_or_stop(standing)

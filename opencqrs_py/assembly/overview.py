@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
+from opencqrs_py.adapters.processes import has_ended
 from opencqrs_py.adapters.sql.dialects.dialect import is_outage
 from opencqrs_py.assembly.control import Control, control_of
 from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
@@ -77,6 +78,13 @@ class Snapshot:
     def able(self, group: str) -> list[str]:
         """Return the names of the live nodes that can run a group."""
         return [node.name for node in self.view.alive.values() if group in node.groups]
+
+    def lapsed(self, lease: Lease) -> float | None:
+        """Return the seconds since a lease ended by time, while its process may be alive; ``None`` if it did not."""
+        record = self.view.record_of(lease.node)
+        if record is None or record.alive or record.seconds_left > 0 or has_ended(record.node.process):
+            return None
+        return -record.seconds_left
 
     def on_spark(self, group: str) -> tuple[NodeLoad, ...]:
         """Return the live nodes that can run a group on Spark, with what they have in hand."""
@@ -269,6 +277,7 @@ class Overview:
                 head=look.head,
                 owner=owned[key].name if key in owned else "",
                 able=look.able(settings.name),
+                lapsed=look.lapsed(leases[key]) if key in leases else None,
                 waited=Waiting(
                     statuses.get(key),
                     settings,

@@ -39,7 +39,7 @@ class ProcessorState(StrEnum):
     FAILED = "failed"  # stopped by an error; retried after a growing pause
     STOPPED = "stopped"
     STANDBY = "standby"  # no node has the partition, and a live node can run it
-    UNOWNED = "unowned"  # the owner ended without releasing the partition, or no node can run it
+    UNOWNED = "unowned"  # the owner has not released the partition, but has ended or lost its lease
 
 
 OF_OWNERS = (

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from shutil import copyfile
 from threading import Event as Signal
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support.engines import ENGINES
+from support.relay import relayed
 from support.sqlite import rows_of
 
 from opencqrs_py import Application
+from opencqrs_py.assembly.awaiting import Awaiting
 from opencqrs_py.assembly.overview import Overview
 from opencqrs_py.errors import NotReachedError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.testing import caught_up
 
+LEASE = {"duration": 1500, "heartbeat": 300}
 HANDLERS = """
 from opencqrs_py import Event, NonTransientError, event_handling, on_start
 from sqlalchemy import Connection, text
@@ -43,6 +50,13 @@ def handlers(make_module) -> ModuleType:
 def settings(engine: str) -> dict[str, object]:
     standard = "event-handling.standard"
     return {f"{standard}.processing.engine": engine, f"{standard}.life-cycle.partitions": 3}
+
+
+def until(condition: Callable[[], bool], patience: float = 120.0) -> None:
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        Signal().wait(0.02)
 
 
 def add(application: Application, *ids: str, kind: str = "t") -> None:
@@ -116,6 +130,50 @@ def test_a_wait_fails_if_the_log_was_restored_since(tmp_path, handlers):
         assert {(each.problem, each.fix.partition(";")[0]) for each in findings} == {
             ("failed", "fix its cause, then start opencqrs run")
         }
+
+
+@pytest.mark.postgresql
+def test_a_wait_survives_an_outage_in_which_the_leases_of_its_process_end(tmp_path, handlers, fresh_url, monkeypatch):
+    url, looking, unowned, look = fresh_url("postgresql"), Signal(), Signal(), Awaiting._look
+
+    def noted_look(*given: Any) -> list[str]:
+        looking.set()
+        try:
+            return look(*given)
+        except NotReachedError:
+            unowned.set()
+            raise
+
+    monkeypatch.setattr(Awaiting, "_look", noted_look)
+    lease = {f"event-handling.standard.life-cycle.lease.{key}": f"{ms}ms" for key, ms in LEASE.items()}
+
+    def made(url: str) -> Application:
+        return Application(settings("thread") | lease | {"event-store.url": url}, [handlers], tmp_path)
+
+    def wait_until_it_is(state: str) -> None:
+        until(lambda: [each.state for each in looks.health(["seen"]).groups] == [state])
+
+    with (
+        relayed(url) as (relay, through),
+        relayed(url) as (other_relay, through_other),
+        made(through) as runs,
+        made(through_other) as waits,
+        made(url) as looks,
+    ):
+        runs.start()
+        wait_until_it_is("running")
+        with ThreadPoolExecutor(1) as threads:
+            waited = threads.submit(waits.await_position, "seen", 1, 120)
+            assert looking.wait(120)
+            relay.stop()
+            other_relay.stop()
+            wait_until_it_is("unowned")
+            assert "its lease has ended: its process has ended, or cannot" in looks.health(["seen"]).lines()[0]
+            other_relay.start()
+            assert unowned.wait(120)
+            relay.start()
+            add(looks, "1")
+            assert waited.result(120) == 1
 
 
 def test_progress_in_memory_can_be_awaited_in_the_process_that_runs_the_group(tmp_path, handlers):

@@ -59,6 +59,7 @@ class World:
     head_queries: int = 0
     checks: int = 0
     error: Exception | None = None
+    outage: str = ""
     refusal: BaseException | None = None
     hastened: list[str] = field(default_factory=list)
 
@@ -80,7 +81,7 @@ class World:
         self.checks += 1
         if self.error is not None:
             raise self.error
-        return Snapshot(9, {})
+        return Snapshot(9, {}, outage=self.outage)
 
     def standings(self, *_: object) -> list[Standing]:
         return [self.standing]
@@ -270,6 +271,52 @@ def test_an_outage_does_not_end_the_wait(world: World) -> None:
     world.at(3)
     with pytest.raises(WaitTimedOutError, match="the database is unavailable: no answer"):
         world.awaiting.wait([BOOKS], 9, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [(OutageError("no answer"), ""), (None, "no answer")],
+    ids=["seen from outside", "seen by a process that runs other groups"],
+)
+def test_after_an_outage_the_wait_gives_a_process_time_to_join_again(
+    world: World, error: Exception | None, outage: str
+) -> None:
+    def lose() -> None:
+        world.at(3, ProcessorState.UNOWNED)
+        world.set_standing(owner="")
+        world.error, world.outage = error, outage
+
+    def find_again() -> None:
+        world.error, world.outage = None, ""
+
+    world.changes = [lose, find_again, *[lambda: None] * 17, lambda: world.at(9)]  # one before each poll
+    world.awaiting.wait([BOOKS], 9, 60)
+    world.at(3)
+    world.waits, world.changes = [], [lose, find_again]
+    with pytest.raises(NotReachedError, match="the process that ran it has ended"):
+        world.awaiting.wait([BOOKS], 9, 60)
+    assert sum(world.waits) == pytest.approx(10, abs=0.6)
+
+
+@pytest.mark.parametrize(
+    ("lapsed", "seconds"),
+    [(0.0, 10), (7.0, 3), (10.0, 0), (3600.0, 0)],
+    ids=["just now", "lately", "before", "long ago"],
+)
+def test_a_lease_that_has_just_ended_by_time_does_not_end_the_wait_at_once(
+    world: World, lapsed: float, seconds: float
+) -> None:
+    began = world.clock.monotonic()
+    world.at(3, ProcessorState.UNOWNED)
+
+    def look(*_: object) -> Snapshot:
+        world.set_standing(owner="", lapsed=lapsed + world.clock.monotonic() - began)
+        return Snapshot(9, {})
+
+    world.look = look  # type: ignore[method-assign]
+    with pytest.raises(NotReachedError, match="its lease has ended: its process has ended, or cannot reach"):
+        world.awaiting.wait([BOOKS], 9, 60)
+    assert sum(world.waits) == pytest.approx(seconds + 0.05, abs=0.5)
 
 
 def test_any_other_error_ends_the_wait(world: World) -> None:

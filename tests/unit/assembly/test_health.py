@@ -108,6 +108,13 @@ def test_a_healthy_partition_has_no_finding(well):
             "intended, opencqrs groups stop loans",
         ),
         (
+            standing(ProcessorState.UNOWNED, owner="", lapsed=5.0),
+            Problem.UNOWNED,
+            "[loans] its lease has ended: its process has ended, or cannot reach the database or write to it: look at "
+            "the log of its process; if that has ended, start opencqrs run; or, if this is intended, opencqrs groups "
+            "stop loans",
+        ),
+        (
             standing(ProcessorState.STOPPED, 7, owner="", failure=FAILURE, error="ValueError: no"),
             Problem.UNOWNED,
             "[loans] no process runs it; its last attempt failed at event e8 (lent) at position 8 on attempt 3: "

@@ -12,6 +12,7 @@ import pytest
 
 from opencqrs_py import Event
 from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.adapters.processes import boot_id, this_process
 from opencqrs_py.assembly.awaiting import Awaiting, Watched
 from opencqrs_py.assembly.health import Standing
 from opencqrs_py.assembly.overview import Overview, Snapshot, Waiting
@@ -344,3 +345,22 @@ def test_an_age_is_never_negative_even_if_a_clock_is_ahead():
     status = PartitionStatus("loans", Partition(1, 0), 3, ProcessorState.RUNNING, updated_at=ahead)
     (row,) = group_rows([GroupStatus("loans", 3, (status,))])
     assert row["partitions"][0]["progress_age_seconds"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "alive", "boot", "lapsed"),
+    [
+        (5.0, True, "b", None),
+        (5.0, False, "b", None),
+        (0.0, False, "b", 0.0),
+        (-7.5, False, "b", 7.5),
+        (-7.5, False, boot_id(), None),
+    ],
+    ids=["held", "ended early", "just ended", "ended by time", "its process has provably ended"],
+)
+def test_a_lease_lapses_unless_its_process_has_provably_ended(seconds_left, alive, boot, lapsed):
+    process = replace(this_process(), boot=boot, started="0")
+    ended = NodeRecord(Node("n", "host:n", process), seconds_left, alive)
+    look = Snapshot(9, {}, view=ControlView((ended,), (Lease(LOANS_0, "n"),)))
+    assert standings(look, led=True)[0].lapsed == lapsed
+    assert look.lapsed(Lease(LOANS_0)) is None
