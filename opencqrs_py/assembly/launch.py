@@ -109,7 +109,7 @@ class Launch:
         node = self.configuration.settings.node
         if self.blueprint.rebuilding:  # no other process shares its partitions
             node = node.model_copy(update={"max_partitions": None})
-        processors = Processors(groups, store, self.container.event_store(), node, jobs)
+        processors = Processors(groups, store, self.container.event_store(), node, self.container.clock(), jobs)
         if processors.coordinator is not None and not self.blueprint.rebuilding:
             lost.then = processors.coordinator.hasten
         return processors

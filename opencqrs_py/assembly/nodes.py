@@ -22,6 +22,7 @@ from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.times import in_milliseconds
+from opencqrs_py.processing.ports import Clock
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import NodeSettings
@@ -81,6 +82,7 @@ def coordinator_for(
     engines: Mapping[str, Engine],
     barred: Callable[[], Collection[str]] = frozenset,
     jobs: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
 ) -> Coordinator:
     """Return what keeps the leases of this process, and has its engines drive what it holds.
 
@@ -92,6 +94,7 @@ def coordinator_for(
         engines: The engine of each of them.
         barred: Returns those of them that this process must not run for now.
         jobs: The jobs that it runs, each with what identifies its schedule; ``None``: none.
+        clock: The clock by which this process handles events; ``None``: it handles none.
     """
     name = settings.name or node_name()
     started_at = in_milliseconds(datetime.now(UTC))
@@ -104,6 +107,7 @@ def coordinator_for(
         has_ended,
         lambda: uuid.uuid4().hex,
         barred,
+        clock,
     )
 
 

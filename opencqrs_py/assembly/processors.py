@@ -34,7 +34,7 @@ from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun, begin_stops, end_claims, hasten, load_of
 from opencqrs_py.model.progress import OF_OWNERS, PartitionStatus, ProcessorState
 from opencqrs_py.model.times import in_milliseconds
-from opencqrs_py.processing.ports import EventSource, LockRegistry, knows_head, report_unfinished
+from opencqrs_py.processing.ports import Clock, EventSource, LockRegistry, knows_head, report_unfinished
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Processors:
         store: The control tables; ``None`` if no group uses leases.
         source: The event store.
         node: The settings of this process as a node.
+        clock: The clock of this process.
         jobs: The jobs that this process runs; ``None``: none.
 
     Attributes:
@@ -99,6 +100,7 @@ class Processors:
         store: ControlStore | None,
         source: EventSource,
         node: NodeSettings,
+        clock: Clock,
         jobs: JobParts | None = None,
     ) -> None:
         self.started = self.stopping = False
@@ -122,7 +124,9 @@ class Processors:
             timing = timing_of(each.life_cycle.lease for each in led.values()) if led else LeaseTiming()
             self._bars = RebuildBars(each.run for each in led.values())
             schedules = {} if jobs is None else jobs.schedules
-            self.coordinator = coordinator_for(store, node, timing, runnable, engines, self._bars, schedules)
+            self.coordinator = coordinator_for(
+                store, node, timing, runnable, engines, self._bars, schedules, clock=clock
+            )
         self.jobs = None if jobs is None else JobRunner(jobs, company_of(self.coordinator, self._name, jobs.runners))
         locked = {
             each.run.group: _locked(each, each.locks) for each in groups if each.locks is not None and each.starts

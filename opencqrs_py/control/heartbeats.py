@@ -1,12 +1,14 @@
-"""When nodes sent their last heartbeat, by this process's clock: that of the database may be set back. Pure."""
+"""What heartbeats show of clocks: when nodes sent their last one, as the database's clock may be set back. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from opencqrs_py.control.records import ControlView, NodeRecord
 
 _TOLERANCE = 0.1  # by which an answer of the database may be late, as a part of the duration of leases
+_CLOCK_TOLERANCE = 10.0  # seconds by which clocks may differ
 
 
 class Heartbeats:
@@ -42,3 +44,24 @@ class Heartbeats:
         self._heard[id_] = known_end, since
         left = min(record.seconds_left, lasts - (asked - since))
         return replace(record, seconds_left=left, alive=left > 0)
+
+
+class ClockDifference:
+    """Notes by how much this process's clock differs from the database's."""
+
+    def __init__(self) -> None:
+        self._noted = 0.0
+
+    def noted(self, known: datetime, before: datetime, after: datetime) -> float | None:
+        """Return how many seconds this process's clock is ahead, negative if it is slow; ``None`` if nothing is new.
+
+        Args:
+            known: The time by the database's clock.
+            before: The time before the query, by this process's clock.
+            after: The time after it.
+        """
+        ahead = max(0.0, before.timestamp() - known.timestamp()) or min(0.0, after.timestamp() - known.timestamp())
+        if abs(ahead - self._noted) <= _CLOCK_TOLERANCE:
+            return None
+        self._noted = ahead
+        return ahead if abs(ahead) > _CLOCK_TOLERANCE else None

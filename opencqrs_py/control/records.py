@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -155,12 +156,14 @@ class ControlView:
         leases: The lease of each partition of the groups that a node has ever been able to run.
         wanted: What is requested for whole groups, by name; missing groups have no command.
         wanted_partitions: What is requested for single partitions, which takes precedence.
+        now: The time in UTC, by the store's clock; ``None`` if that is this machine's.
     """
 
     nodes: tuple[NodeRecord, ...] = ()
     leases: tuple[Lease, ...] = ()
     wanted: Mapping[str, Wanted] = field(default_factory=dict)
     wanted_partitions: Mapping[GroupPartition, Wanted] = field(default_factory=dict)
+    now: datetime | None = field(default=None, compare=False)
 
     def without(self, has_ended: Callable[[ProcessIdentity], bool], but: str = "") -> ControlView:
         """Return the view with those nodes as dead whose processes have ended; the node with the id ``but`` lives."""

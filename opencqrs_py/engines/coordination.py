@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from math import inf
 from threading import Condition, RLock, Thread
 
-from opencqrs_py.control.heartbeats import Heartbeats
+from opencqrs_py.control.heartbeats import ClockDifference, Heartbeats
 from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import Plan, plan_of
@@ -20,6 +21,8 @@ from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.loggers import enable_loggers
+from opencqrs_py.processing.notices import in_words
+from opencqrs_py.processing.ports import Clock
 
 _BRIEF_SECONDS = (
     0.25  # until the next heartbeat while shares change, and between two checks of processes of this machine
@@ -56,6 +59,7 @@ class Coordinator:
         has_ended: Returns whether a process has provably ended.
         new_id: Makes the id of the node as which this process continues after its leases have ended.
         barred: Returns groups that this node must not run at present; called at each heartbeat.
+        clock: The clock by which this process handles events, compared with the store's; ``None``: it handles none.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Coordinator:
         has_ended: Callable[[ProcessIdentity], bool],
         new_id: Callable[[], str],
         barred: Callable[[], Collection[str]] = frozenset,
+        clock: Clock | None = None,
     ) -> None:
         self.node = replace(node, lease_seconds=timing.duration)
         self._groups, self._barred = node.groups, barred
@@ -77,7 +82,7 @@ class Coordinator:
         self._has_ended = has_ended
         self._new_id = new_id
         self._view: ControlView | None = None
-        self._heartbeats = Heartbeats()
+        self._heartbeats, self._differences, self._clock = Heartbeats(), ClockDifference(), clock
         self._moves = 0  # how often this node took or gave back leases
         self._outdated = False  # whether the view was requested before the last change
         self._valid_until = 0.0
@@ -172,7 +177,10 @@ class Coordinator:
         enable_loggers()  # which the program may have disabled since; a node may have no partition
         asked, moves = self._now(), self._moves
         self._notified = False
+        before = self._time_of_day()
         view = self._extended()
+        if view is not None and view.now is not None:
+            self._compare_clocks(view.now, before, self._time_of_day())
         heard = None if view is None else self._heartbeats.corrected(view, asked)
         with self._changed:
             self._view = None if heard is None else heard.without(self._has_ended, but=self.node.id)
@@ -242,6 +250,25 @@ class Coordinator:
         view = self._store.beat_as(node, self._timing.duration)
         self.node = node
         return view
+
+    def _time_of_day(self) -> datetime | None:
+        """Return the time by the clock by which events are handled; its errors are reported there."""
+        with suppress(Exception):
+            return None if self._clock is None else self._clock.now()
+        return None
+
+    def _compare_clocks(self, known: datetime, before: datetime | None, after: datetime | None) -> None:
+        """Warn if this process's clock differs from the store's, and again when that has changed."""
+        if before is None or after is None:
+            return
+        ahead = self._differences.noted(known, before, after)
+        if ahead is not None:
+            text = (
+                "the clock of node %s is %s %s that of the database: due times, schedule.expires-after and "
+                "schedule.error-grace-period of events in the inbox go by the clock of each process, and so do times "
+                "that are shown; synchronize the clocks"
+            )
+            logger.warning(text, self.node.name, in_words(abs(ahead)), "ahead of" if ahead > 0 else "behind")
 
     def _announce(self, mine: Collection[GroupPartition], view: ControlView) -> None:
         """Log this node's share, if it has changed and there are other nodes."""

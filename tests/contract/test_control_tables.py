@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -30,6 +31,19 @@ def control(database: Database):
     found = database.for_control()
     yield found
     found.close()
+
+
+def test_a_view_has_the_time_of_a_server_which_is_another_clock(control):
+    store = SqlControlStore(control)
+    store.join(NODE, 1000)
+    before = datetime.now(UTC)
+    view, after = store.beat("id", 1000), datetime.now(UTC)
+    assert view is not None
+    if not control.dialect.remote:
+        assert view.now is None
+        return
+    assert view.now is not None
+    assert before - timedelta(milliseconds=1) <= view.now <= after + timedelta(milliseconds=1)  # it has whole ones
 
 
 def test_a_heartbeat_takes_two_statements_however_many_partitions_and_nodes(control, noted_statements):

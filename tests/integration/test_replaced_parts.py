@@ -644,3 +644,23 @@ def test_jobs_write_where_handlers_do_if_the_trackers_database_is_that_of_the_ap
     application.run(until_caught_up=True)
     application.run_job("count")
     assert seen_in(application.project / "library.db") == ["1", "2", "3", "of job", "of job", "of job"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.release]),
+    ],
+)
+def test_a_clock_that_differs_from_that_of_the_database_is_reported_once(write, fresh_url, caplog, kind):
+    parts = PARTS.partition("class Parts(")[0] + (
+        "class Parts(containers.DeclarativeContainer):\n    clock = providers.Singleton(MyClock)\n"
+    )
+    folder = write(parts, **{"event-store.url": fresh_url(kind)})
+    with with_events(Application.from_project(folder), 1) as application:
+        application.start()
+        application.await_position("seen")
+        application._life.processors.coordinator.beat()
+    (said,) = [each.getMessage() for each in caplog.records if "the clock of node" in each.getMessage()]
+    assert " ahead of that of the database: due times, schedule.expires-after" in said

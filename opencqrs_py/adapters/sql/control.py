@@ -36,11 +36,12 @@ _KEPT_MS = 24 * 3_600 * 1_000  # how long a crashed node is shown
 
 _VIEW = """
 SELECT 'node' AS record, '' AS group_name, 0 AS modulus, 0 AS residue, node_id, 0 AS term, '' AS since, '' AS wanted,
-       '' AS avoids, until_ms - {now} AS left_ms, CASE WHEN {alive} THEN 1 ELSE 0 END AS alive, details
+       '' AS avoids, until_ms - {now} AS left_ms, CASE WHEN {alive} THEN 1 ELSE 0 END AS alive, {clock} AS clock_ms,
+       details
 FROM {nodes}
 UNION ALL
 SELECT 'lease', group_name, modulus, residue, node_id, term, since, wanted,
-       CASE WHEN avoided_until_ms > {now} THEN avoided_node ELSE '' END, 0, 0, ''
+       CASE WHEN avoided_until_ms > {now} THEN avoided_node ELSE '' END, 0, 0, 0, ''
 FROM {leases}
 """
 _ALIVE = "buried = 0 AND era = {era} AND until_ms > {now}"
@@ -64,6 +65,7 @@ class SqlControlStore(ControlStore):
         self._shared = shared
         dialect, prefix = database.dialect, database.prefix
         known = {"mark": dialect.mark, "now": dialect.now_ms, "era": dialect.era}
+        known["clock"] = dialect.wall_ms if dialect.remote else "0"
         tables = {"nodes": prefix + NODES.name, "leases": prefix + LEASES.name}
         self._words = {**known, **tables, "alive": _ALIVE.format(**known), "this": _THIS.format(**known)}
         self._view = self._text(_VIEW)
@@ -268,6 +270,7 @@ class SqlControlStore(ControlStore):
                 if row.record == "lease" and not row.modulus and row.wanted
             },
             {key: Wanted(row.wanted) for key, row in leases.items() if row.wanted},
+            next((datetime.fromtimestamp(row.clock_ms / 1000, UTC) for row in rows if row.clock_ms), None),
         )
 
 

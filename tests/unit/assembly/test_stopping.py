@@ -52,7 +52,7 @@ def stopped(*engines: Engine) -> None:
         for each in engines
     ]
     nothing: Any = SimpleNamespace(name="here")
-    Processors(groups, None, nothing, nothing).stop(1.0)
+    Processors(groups, None, nothing, nothing, nothing).stop(1.0)
 
 
 def test_all_engines_begin_to_stop_before_the_first_wait_and_share_the_timeout(clock: FakeClock) -> None:

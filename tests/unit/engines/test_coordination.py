@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import RLock, Semaphore
@@ -23,6 +25,7 @@ from opencqrs_py.engines.leading import LostPartitions
 from opencqrs_py.errors import DatabaseFileError
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.notices import Notice
+from opencqrs_py.processing.ports import Clock
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.testing import FakeClock
 
@@ -70,6 +73,8 @@ class Store(InMemoryControlStore):
     """A store that can be unavailable, or lose its file."""
 
     error: Exception | None = None
+    known: datetime | None = None  # the time by its clock
+    answer: Callable[[], object] = staticmethod(lambda: None)  # what happens meanwhile
     closed = 0
     recorded = 0
 
@@ -80,13 +85,29 @@ class Store(InMemoryControlStore):
     def beat(self, node, seconds):
         if self.error is not None:
             raise self.error
-        return super().beat(node, seconds)
+        self.answer()
+        view = super().beat(node, seconds)
+        return None if view is None else replace(view, now=self.known)
 
     def is_outage(self, error):
         return isinstance(error, OutageError)
 
     def close(self):
         self.closed += 1
+
+
+class BrokenClock(FakeClock):
+    """A clock of a project, which fails."""
+
+    def now(self) -> datetime:
+        raise OSError("no line")
+
+
+class ZonelessClock(FakeClock):
+    """A clock of a project whose times have no zone."""
+
+    def now(self) -> datetime:
+        return datetime.now()  # noqa: DTZ005 which a project may do
 
 
 class ShiftedClock(FakeClock):
@@ -117,7 +138,13 @@ class World:
         self.ids = count()
 
     def node(
-        self, name: str, *, most: int | None = None, engine: Engine | None = None, **groups: Runnable
+        self,
+        name: str,
+        *,
+        most: int | None = None,
+        engine: Engine | None = None,
+        clock: Clock | None = None,
+        **groups: Runnable,
     ) -> Coordinator:
         groups = groups or {"books": Runnable(4)}
         process = ProcessIdentity("boot", "pids", ord(name), "1")
@@ -130,6 +157,7 @@ class World:
             self.clock.monotonic,
             lambda process: process.pid in self.ended,
             lambda: f"{name}-{next(self.ids) + 1}",
+            clock=clock,
         )
 
     def loads(self) -> list[TaskLoad | None]:
@@ -148,6 +176,63 @@ def heartbeat(*nodes: Coordinator) -> None:
     for node in nodes:
         node.beat()
         node.reconcile()
+
+
+SLOW, FAST = timedelta(seconds=-3600), timedelta(seconds=20)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        (timedelta(), []),
+        (timedelta(seconds=10), []),
+        (timedelta(seconds=-10), []),
+        (FAST, ["20 s ahead of"]),
+        (SLOW, ["1 h 0 min behind"]),
+    ],
+)
+def test_a_node_whose_clock_differs_from_the_database_s_warns_once(world, caplog, ahead, said):
+    clock = FakeClock()
+    world.store.known = clock.now() - ahead
+    node = world.node("a", clock=clock)
+    node.join()
+    heartbeat(node, node)
+    depends = "due times, schedule.expires-after and schedule.error-grace-period of events in the inbox go by the clock"
+    assert [each.partition(" that of the database: ")[0] for each in warnings(caplog)] == [
+        f"the clock of node a is {each}" for each in said
+    ]
+    assert all(depends in each and each.endswith("; synchronize the clocks") for each in warnings(caplog))
+
+
+def test_a_node_warns_of_its_clock_again_when_the_difference_has_changed(world, caplog):
+    clock = FakeClock()
+    node = world.node("a", clock=clock)
+    node.join()
+    for seconds in (15, 9, 15, 24, 60, 55, 0, 5, 30):
+        world.store.known = clock.now() - timedelta(seconds=seconds)
+        node.beat()
+    said = [each.removeprefix("the clock of node a is ").partition(" ahead")[0] for each in warnings(caplog)]
+    assert said == ["15 s", "1 min 0 s", "30 s"]
+
+
+@pytest.mark.parametrize("clock", [None, BrokenClock(), ZonelessClock()], ids=["none", "broken", "without a zone"])
+def test_a_clock_that_cannot_be_compared_does_not_end_the_heartbeats(world, caplog, clock):
+    node = world.node("a", clock=clock)
+    world.store.known = datetime.now().astimezone()
+    node.join()
+    assert node.beat()
+    assert warnings(caplog) == []
+
+
+def test_a_slow_answer_is_no_difference_of_clocks(world, caplog):
+    clock = FakeClock()
+    world.store.known, world.store.answer = clock.now() + timedelta(seconds=20), lambda: clock.advance(40)
+    world.node("a", clock=clock).join()
+    assert warnings(caplog) == []
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
 
 
 def test_a_heartbeat_enables_loggers_that_the_program_has_disabled(world, monkeypatch):
