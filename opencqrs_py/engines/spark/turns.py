@@ -172,7 +172,7 @@ class PartitionsInTurn:
         self._slow: dict[Partition, Turn] = {}
         self._advancing = set[Partition]()  # those whose last turn moved them
         self._catch_up_until = self._waits_again_at = 0.0
-        self._rest = 0.0  # between a wait in vain and the next one
+        self._rest = 0.0  # between a wait that was not enough and the next one
 
     def run(self, until: float, permitted: Permitted) -> None:
         """Have each partition take a turn, and continue with all of them until a time while they have something to do.

@@ -218,7 +218,7 @@ class TestCatchingUp:
         partitions.run(2.0, lambda: True)
         assert len(inbox.steps) >= 200 / 3
 
-    def test_nobody_waits_for_what_stays_where_it_is(self, processors, clock, monkeypatch):
+    def test_the_others_do_not_wait_for_what_stays_where_it_is(self, processors, clock, monkeypatch):
         monkeypatch.setattr(
             processors[1], "step", in_time(lambda cursor: Outcome(cursor, without_log=True), clock, 0.01)
         )
