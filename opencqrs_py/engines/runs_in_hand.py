@@ -151,8 +151,8 @@ class RunsInHand:
     def report_dead(self) -> None:
         """Log and count the results of runs whose processes have ended, since these cannot."""
         for run in self.desk.recovered():
+            self._count(run)  # first, since an observer that raises must not change the exit code
             self._report(run, run)
-            self.failed += run.status is RunStatus.FAILED
 
     def wait(self, seconds: float) -> None:
         """Wait until an attempt or a wait in this process ends, at most ``seconds``."""
@@ -197,9 +197,9 @@ class RunsInHand:
     def _execute(self, taken: _InHand) -> None:
         """Execute an attempt on this thread, and record how it ended."""
         run, job, ended = taken.run, self._parts.jobs[taken.run.job], None
-        log_begin(run)
-        make = self._parts.on_spark if job.rule.spark and self._parts.on_spark is not None else JobExecution
         try:
+            log_begin(run)
+            make = self._parts.on_spark if job.rule.spark and self._parts.on_spark is not None else JobExecution
             ending = make(job, run, self.around, taken.signals, lambda: self.stopping).execute()
             ended = self._recorded(run, ending) if ending is not None else None
         except KeyboardInterrupt:  # any other error leaves the run to the process that notices that this one ended
@@ -207,7 +207,7 @@ class RunsInHand:
             raise
         finally:
             with self._changed:
-                self.failed += ended is not None and ended.status is RunStatus.FAILED
+                self._count(ended)
                 self._in_hand.pop(attempt_key(run), None)
                 self._changed.notify_all()
             self._ended()
@@ -247,6 +247,10 @@ class RunsInHand:
             return False
         ending = Ending(known.position, reason=reason, cancelled=not released, released=released)
         return self.desk.finish(taken.run, ending) is not None
+
+    def _count(self, ended: JobRun | None) -> None:
+        with self._changed:
+            self.failed += ended is not None and ended.status is RunStatus.FAILED
 
     def _report(self, run: JobRun, ended: JobRun | None, *, released: bool = False) -> None:
         log_end(run, ended, released=released)

@@ -6,6 +6,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
+from operator import getitem
 from threading import Event as Signal
 from threading import Thread, Timer, current_thread
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
-from opencqrs_py.engines import local_runs
+from opencqrs_py.engines import job_runner, local_runs, runs_in_hand
 from opencqrs_py.engines.job_parts import Company, JobParts
 from opencqrs_py.engines.job_runner import JobRunner
 from opencqrs_py.errors import FencedError, UnavailableError, WaitTimedOutError
@@ -195,6 +197,19 @@ def test_an_interrupt_cancels_the_callers_own_run_unless_another_process_has_tak
     assert (run.status, run.reason, run.cancelled_at) == (status, reason, None)
 
 
+def test_an_interrupt_while_a_run_begins_cancels_it(monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs_in_hand, "log_begin", interrupt)
+    store = InMemoryJobStore()
+    runner = _runner(store, _not_called)
+    with pytest.raises(KeyboardInterrupt):
+        _run_here(runner)
+    assert [(run.status, run.reason) for run in store.history()] == [(RunStatus.CANCELLED, "interrupted")]
+    assert runner.runs.active == []
+
+
 def test_a_run_that_loses_its_process_while_the_callers_own_waits_for_it_is_continued_first(monkeypatch):
     """The timeout of the own run counts from its end."""
     calls, rule = [], JobRule("job", meeting=Meeting(Overlap.QUEUE))
@@ -257,11 +272,11 @@ def _wait_until(holds):
         time.sleep(0.01)
 
 
-def _runner(store, call, rule=None, company=None, observer=None):
+def _runner(store, call, rule=None, company=None, observer=None, most=4):
     rule = rule or JobRule("job")
     job = BoundJob(Job(JobMark("job"), call, "here"), rule, call, transactional=False)
     here = Company("node", "node", frozenset({"node"}), {}, lambda: {"node"})
-    parts = JobParts({"job": job}, store, None, None, SystemClock(), observer=observer)
+    parts = JobParts({"job": job}, store, None, None, SystemClock(), most, observer=observer)
     return JobRunner(parts, company or (lambda: here))
 
 
@@ -296,6 +311,29 @@ def test_a_view_older_than_a_run_in_hand_does_not_end_the_run():
         store.go.set()
         runner.stop(0.0)
     assert cancelled == [False]
+
+
+def test_a_full_process_begins_its_next_run_as_soon_as_one_has_ended(monkeypatch):
+    monkeypatch.setattr(job_runner, "POLL_SECONDS", 10 * PATIENCE)
+    store, rule = InMemoryJobStore(), JobRule("job", meeting=Meeting(Overlap.QUEUE))
+    for run in ("first", "second"):
+        store.request(JobRun(run, "job", Trigger.MANUAL, store.look().now))
+    runner = _runner(store, lambda *_: None, rule, most=1)
+    runner.start()
+    try:
+        _wait_until(lambda: not store.look().runs)
+    finally:
+        runner.stop(PATIENCE)
+    assert {run.status for run in store.history()} == {RunStatus.SUCCEEDED}
+
+
+def test_the_first_error_that_ends_a_thread_is_raised():
+    runner = _runner(InMemoryJobStore(), _not_called)
+    runner.check()
+    for name in ("first", "second"):
+        runner.runs.guarded(partial(getitem, {}, name))
+    with pytest.raises(KeyError, match="first"):
+        runner.check()
 
 
 def test_startup_runs_are_recorded_once_the_process_has_its_leases():
@@ -444,15 +482,32 @@ def test_a_run_with_an_attempt_left_keeps_the_process_busy_until_it_has_failed()
     assert not runner.is_busy()
 
 
-def test_a_run_failed_by_dying_processes_is_logged_by_the_process_that_records_it(caplog):
-    """Three processes died in the run and could not log it, so the fourth one must log and count it."""
-    store, counting, desk = InMemoryJobStore(), RunCounting(), JobDesk(InMemoryJobStore(), {})
+def _killing():
+    """Return a store with a run in which as many processes have died as may, which the next desk records."""
+    store, desk = InMemoryJobStore(), JobDesk(InMemoryJobStore(), {})
     store.request(JobRun("run", "job", Trigger.MANUAL, store.look().now))
     for number in range(MOST_DEATHS):
         victim = frozenset({f"victim {number}"})
         desk = JobDesk(store, {"job": JobRule("job")})
         desk.attend(Worker(*victim, *victim, victim, 4, frozenset(), lambda them=victim: them))
     assert len(list(desk.recovered())) == 1
+    return store
+
+
+def test_a_run_failed_by_dying_processes_is_counted_even_if_its_observer_raises():
+    def ended(_):
+        raise LookupError
+
+    runner = _runner(_killing(), lambda *_: None, observer=SimpleNamespace(ended=ended))
+    runner.runs.desk.attend(HEIR)
+    with pytest.raises(LookupError):
+        runner.runs.report_dead()
+    assert runner.runs.failed == 1
+
+
+def test_a_run_failed_by_dying_processes_is_logged_by_the_process_that_records_it(caplog):
+    """Three processes died in the run and could not log it, so the fourth one must log and count it."""
+    store, counting = _killing(), RunCounting()
     runner = _runner(store, lambda *_: None, observer=counting)
     runner.start()
     try:
@@ -757,6 +812,21 @@ def test_a_local_run_without_a_waiting_caller_ends_with_its_processs_leases():
     assert [(run.status, run.reason) for run in store.history()] == [
         (RunStatus.CANCELLED, "the process that was to run it has ended")
     ]
+
+
+def test_a_local_run_survives_the_end_of_its_processs_leases_right_after_its_request(monkeypatch):
+    """The thread that watches what is due then sees a run of a former id of its process."""
+    store = InMemoryJobStore()
+    runner = _runner(store, lambda *_: None, company=_RejoiningProcess(lambda: bool(store.look().runs)))
+    request = store.request
+
+    def attended(run):
+        request(run)
+        runner.runs.desk.attend(runner.runs.worker(runner.runs.company()))
+
+    monkeypatch.setattr(store, "request", attended)
+    done = _run_here(runner)
+    assert (done.status, done.reason) == (RunStatus.SUCCEEDED, "")
 
 
 class _WriteLocked(InMemoryJobStore):
