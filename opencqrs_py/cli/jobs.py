@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opencqrs_py.assembly.jobs.rows import iso, job_row, paused_row, run_row, seconds_of
+from opencqrs_py.assembly.jobs.rows import iso, job_row, paused_row, run_row, run_rows, seconds_of
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import cell, clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
@@ -62,7 +62,7 @@ def runs_command(options: ProjectOptions, name: str | None, limit: int, *, as_js
     jobs = options.recorded().jobs
     runs = jobs.runs(name, limit)
     if as_json:
-        print_json([run_row(run, jobs.now) for run in runs])
+        print_json(run_rows(runs, jobs.now))
     elif runs:
         _print_runs(runs)
     else:
@@ -163,7 +163,7 @@ def cancel_command(options: ProjectOptions, name: str, run: str | None, reason: 
     jobs = options.opened().jobs
     ended = jobs.cancel(name, run, reason)
     if as_json:
-        print_json([run_row(each, jobs.now) for each in ended])
+        print_json(run_rows(ended, jobs.now))
         return
     for each in ended:
         _print(f"{each.id}: {'asked to end' if each.is_open else 'cancelled'}")

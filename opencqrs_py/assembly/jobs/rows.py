@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
@@ -36,6 +37,12 @@ def paused_row(record: JobRecord) -> dict[str, Any] | None:
     if not record.is_paused:
         return None
     return {"at": iso(record.paused_at), "by": record.paused_by or None, "reason": record.reason or None}
+
+
+def run_rows(runs: Iterable[JobRun], now: Callable[[], datetime]) -> list[dict[str, Any]]:
+    """Return runs in the shape of the JSON output, all as of one time; ``now`` is called at most once."""
+    one_time = cache(now)
+    return [run_row(run, one_time) for run in runs]
 
 
 def run_row(run: JobRun, now: Callable[[], datetime]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from opencqrs_py.assembly.answers import json_answer, why_unavailable
 from opencqrs_py.assembly.jobs.jobs import Jobs, JobStatus
-from opencqrs_py.assembly.jobs.rows import job_row, run_row
+from opencqrs_py.assembly.jobs.rows import job_row, run_row, run_rows
 from opencqrs_py.errors import JobError, KeyReusedError, UnknownJobError
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.model.masking import scrubbed
@@ -97,7 +97,7 @@ class JobsBranch(Branch):
 
     def _runs_of(self, name: str) -> Answer:
         jobs = self._jobs()
-        return json_answer([run_row(run, jobs.now) for run in jobs.runs(name, _MOST_RUNS)])
+        return json_answer(run_rows(jobs.runs(name, _MOST_RUNS), jobs.now))
 
 
 def _line_of(error: JobError) -> str:

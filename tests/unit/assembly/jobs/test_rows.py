@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from opencqrs_py.assembly.jobs.jobs import JobStatus
-from opencqrs_py.assembly.jobs.rows import iso, job_row, run_row
+from opencqrs_py.assembly.jobs.rows import iso, job_row, run_row, run_rows
 from opencqrs_py.jobs.rules import JobRule
 from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.job import Job, JobMark, Trigger
@@ -38,6 +38,14 @@ def test_the_time_is_queried_only_for_a_run_that_may_wait_for_a_database():
     for status in RunStatus:
         run = JobRun("run", "job", Trigger.MANUAL, PAST, status=status, waits_until=None)
         assert run_row(run, pytest.fail)["due_at"] is None
+
+
+def test_the_time_is_queried_once_for_all_runs_that_may_wait_for_a_database():
+    """Otherwise each would cost a query, and would be compared with another time."""
+    run = JobRun("run", "job", Trigger.MANUAL, PAST, status=RunStatus.RUNNING, waits_until=SOON)
+    times = iter([NOW, LATER])
+    rows = run_rows([run, run], lambda: next(times))
+    assert [row["due_at"] for row in rows] == [iso(SOON), iso(SOON)]
 
 
 def test_the_open_runs_of_a_job_are_compared_with_the_time_of_their_view():
