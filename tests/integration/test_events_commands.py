@@ -26,7 +26,7 @@ from opencqrs_py.adapters.files import FileEventSource, FileFormat, FileKind, ev
 from opencqrs_py.adapters.sql import SqlEventStore
 from opencqrs_py.adapters.sql.dialects.faults import DatabaseAwayError
 from opencqrs_py.assembly.application import Application
-from opencqrs_py.cli.events import appends, display, imports, listings
+from opencqrs_py.cli.events import appends, display, exports, imports, listings
 from opencqrs_py.cli.main import main
 from opencqrs_py.model.event import Event
 
@@ -245,6 +245,22 @@ def test_an_export_into_a_missing_folder_names_it(tmp_path, events, written) -> 
     assert f"fix:   the folder {folder} does not exist; create it, or write to another one" in refused.err
     folder.mkdir(parents=True)
     assert events("export", written).code == 0
+
+
+@pytest.mark.parametrize(("file", "why"), [("-", "No space left on device"), ("a.ndjson", "No such file or directory")])
+def test_an_export_that_fails_in_a_deleted_folder_is_reported(tmp_path, events, monkeypatch, file, why) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exports, "writer_to", full)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    refused = events("export", file)
+    assert refused.code == 2
+    assert f"[OCQ-345] the file cannot be written ({why})\n  where: {file}\n  fix:   check the folder" in refused.err
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -158,12 +158,15 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         raise
     except OSError as error:
         what = f"the file cannot be written ({error.strerror or error})"
-        raise EventStoreError("OCQ-345", what, file, _fix(error, Path(file).resolve().parent)) from error
+        raise EventStoreError("OCQ-345", what, file, _fix(error, file)) from error
 
 
-def _fix(error: OSError, folder: Path) -> str:
-    if isinstance(error, FileNotFoundError) and not folder.exists():
-        return f"the folder {folder} does not exist; create it, or write to another one"
+def _fix(error: OSError, file: str) -> str:
+    if isinstance(error, FileNotFoundError) and file != _STANDARD_OUTPUT:
+        with suppress(FileNotFoundError):  # of a current folder that was deleted, which has no path
+            folder = Path(file).resolve().parent
+            if not folder.exists():
+                return f"the folder {folder} does not exist; create it, or write to another one"
     return "check the folder, its permissions and the free space; nothing of the file was kept"
 
 
