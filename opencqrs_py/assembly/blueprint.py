@@ -30,10 +30,11 @@ from opencqrs_py.processing.loggers import enable_loggers
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 _log = logging.getLogger("opencqrs.settings")
-_MAIN = 'put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude'
+_LEAVE_OUT = "discovery.exclude, or the modules with handlers in discovery.modules"
+_MAIN = f'put what is to run below if __name__ == "__main__":, or name the module in {_LEAVE_OUT}'
 _START = (
     'put what is to run below if __name__ == "__main__":; a module that a server imports must keep its start: '
-    "name it in discovery.exclude, or the modules with handlers in discovery.modules"
+    f"name it in {_LEAVE_OUT}"
 )
 _being_imported: ContextVar[str] = ContextVar("module that discovery imports", default="")
 
@@ -236,7 +237,7 @@ def _root_of(module: ModuleType) -> str:
     return str(file.parents[module.__name__.count(".")])
 
 
-_IMPORT_FIX = "fix the line named, install what it imports, or name the module in discovery.exclude"
+_IMPORT_FIX = f"fix the line named, install what it imports, or name the module in {_LEAVE_OUT}"
 _NAMED_FIX = (
     "give the file and its folders names without a dot that no other module has, or name it in discovery.exclude"
 )
