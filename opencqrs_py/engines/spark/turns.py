@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TURN_SECONDS = 0.005  # after which a partition lets another one step
 SLOW_SECONDS = 0.5  # after which the others no longer wait for a turn
 CATCH_UP_SECONDS = 0.05  # for which partitions let those behind them catch up, before they step again
+_MOST_REST_SECONDS = 1.0  # after a wait in which not all have caught up; less would delay the others
 _LOOK_SECONDS = 0.05  # between two reads of the log for the others, while a turn is slow
 
 Permitted: TypeAlias = "Callable[[], bool]"
@@ -215,20 +216,22 @@ class PartitionsInTurn:
             else:
                 self._slow[partition] = turn
         if not some:
-            self._catch_up_until = max(time.monotonic(), self._waits_again_at) + CATCH_UP_SECONDS
+            self._catch_up_until = time.monotonic() + CATCH_UP_SECONDS
 
     def _while_some_catch_up(self) -> list[Partition]:
         """Return the partitions that step while the others let them catch up; empty if all are to step.
 
         Partitions that take as many steps as the first one stay behind it, and pages would be read again for them.
         Those that have not moved, since they work in the inbox, step as well. After a wait in which not all have caught
-        up, the next one comes after twice as long a time as before: what is far behind must not delay the others.
+        up, the next one comes after twice as long a time as before, at most after a second: what is far behind must not
+        delay the others.
         """
         position = {one: self.outcomes[one].cursor.position for one in self._open}
-        behind = [one for one in self._open if position[one] < max(position.values()) and one in self._advancing]
+        first = max(position.values(), default=0)
+        behind = {one for one in self._advancing if position.get(one, first) < first}
         now = time.monotonic()
         if behind and now >= self._catch_up_until:
-            self._rest = 2 * max(self._rest, now - self._catch_up_until + CATCH_UP_SECONDS)
+            self._rest = min(2 * max(self._rest, now - self._catch_up_until + CATCH_UP_SECONDS), _MOST_REST_SECONDS)
             self._waits_again_at = now + self._rest
         if not behind or now < self._waits_again_at:
             return []
