@@ -236,9 +236,10 @@ class Awaiting:
         except Exception as error:
             if not (tracker.is_outage(error) or self.source.is_outage(error)):
                 raise
-            grace.extend(self.now() + _REJOIN_SECONDS)
+            if tracker.is_outage(error):  # an outage of the event store alone ends no leases
+                grace.extend(self.now() + _REJOIN_SECONDS)
             return [f"the database is unavailable: {error}"]
-        if look.outage:
+        if look.progress_outage:
             grace.extend(self.now() + _REJOIN_SECONDS)
         behind = [each for each in standings if each.status is None or each.status.position < position]
         for each in behind:

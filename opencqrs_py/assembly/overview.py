@@ -46,6 +46,7 @@ class Snapshot:
         view: The control tables.
         own: What this process has in hand on Spark; ``None`` if it runs nothing there.
         outage: Why some of it could not be read, in one line; empty if all was.
+        progress_outage: Whether progress and the control tables could not be read.
         now: When this was.
     """
 
@@ -55,6 +56,7 @@ class Snapshot:
     view: ControlView = field(default_factory=ControlView)
     own: NodeLoad | None = None
     outage: str = ""
+    progress_outage: bool = False
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def statuses_of(self, settings: EffectiveGroup) -> dict[GroupPartition, PartitionStatus]:
@@ -148,17 +150,18 @@ class Overview:
             if not running or not (source.is_outage(error) or isinstance(error, ExplainedError)):
                 raise
             outages.append(_line_of(error))
-        view, known = ControlView(), {}
+        view, known, progress_outage = ControlView(), {}, False
         try:
             view = self._view(chosen)
             known = {GroupPartition(each.group, each.partition): each for each in self._known(chosen)}
         except Exception as error:
             if not running or not any(self.parts[each.name].tracker().is_outage(error) for each in chosen):
                 raise
+            progress_outage = True
             outages.append(_line_of(error))
         if head is not None and not outages and any(status.position > head for status in known.values()):
             head = newest_in(source)  # events were added and handled since the first call
-        return Snapshot(head, running, known, view, own, "; ".join(outages))
+        return Snapshot(head, running, known, view, own, "; ".join(outages), progress_outage)
 
     def statuses(
         self, chosen: Sequence[EffectiveGroup], look: Snapshot, source: EventSource | None = None

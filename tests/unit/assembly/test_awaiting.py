@@ -60,6 +60,7 @@ class World:
     checks: int = 0
     error: Exception | None = None
     outage: str = ""
+    progress_outage: bool = True  # else only the event store is unavailable, or refuses
     refusal: BaseException | None = None
     hastened: list[str] = field(default_factory=list)
 
@@ -81,7 +82,7 @@ class World:
         self.checks += 1
         if self.error is not None:
             raise self.error
-        return Snapshot(9, {}, outage=self.outage)
+        return Snapshot(9, {}, outage=self.outage, progress_outage=self.progress_outage and bool(self.outage))
 
     def standings(self, *_: object) -> list[Standing]:
         return [self.standing]
@@ -296,6 +297,29 @@ def test_after_an_outage_the_wait_gives_a_process_time_to_join_again(
     with pytest.raises(NotReachedError, match="the process that ran it has ended"):
         world.awaiting.wait([BOOKS], 9, 60)
     assert sum(world.waits) == pytest.approx(10, abs=0.6)
+
+
+def test_the_wait_for_a_group_without_a_process_ends_while_only_the_event_store_fails(world: World) -> None:
+    world.at(3, ProcessorState.UNOWNED)
+    world.set_standing(owner="")
+    world.outage, world.progress_outage = "[OCQ-332] wrong token", False
+    with pytest.raises(NotReachedError, match="the process that ran it has ended"):
+        world.awaiting.wait([BOOKS], 9, 60)
+    assert sum(world.waits) == pytest.approx(0.05)
+
+
+def test_after_an_outage_of_the_event_store_alone_the_wait_gives_no_process_time_to_join_again(world: World) -> None:
+    def find_again() -> None:
+        world.error = None
+
+    world.at(3, ProcessorState.UNOWNED)
+    world.set_standing(owner="")
+    awaiting: Any = world.awaiting
+    awaiting.source.is_outage = lambda error: isinstance(error, ConnectionError)
+    world.error, world.changes = ConnectionError("no answer"), [lambda: None, find_again]
+    with pytest.raises(NotReachedError, match="the process that ran it has ended"):
+        awaiting.wait([BOOKS], 9, 60)
+    assert sum(world.waits) == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize(

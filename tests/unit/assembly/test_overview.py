@@ -179,7 +179,7 @@ FAILING_STORES = pytest.mark.parametrize(
 @FAILING_STORES
 def test_while_the_event_store_fails_or_refuses_partitions_are_known_without_the_head(error, line):
     look = looked(error, running=True)
-    assert (look.head, line in look.outage) == (None, True)
+    assert (look.head, line in look.outage, look.progress_outage) == (None, True, False)
     found = look.statuses_of(ON_REQUEST).values()
     assert [(each.position, each.error) for each in found] == [(3, ""), (7, "")], "no other log: its end is not known"
     with pytest.raises(type(error)):
@@ -212,6 +212,17 @@ def test_a_wait_reports_that_the_event_store_fails_or_refuses_and_no_partition_a
     failed = replace(OTHER_HALF, state=ProcessorState.FAILED, error="ValueError: no")
     with pytest.raises(NotReachedError, match="partition 1/2: it has failed: ValueError: no"):
         waited_for(error, failed)
+
+
+def test_an_outage_of_progress_is_not_one_of_the_event_store() -> None:
+    def lost() -> list[PartitionStatus]:
+        raise ConnectionError("no answer")
+
+    overview: Any = in_two_processes()
+    tracker = overview.parts["loans"].tracker()
+    tracker.statuses, tracker.is_outage = lost, lambda _: True
+    look = overview.look([ON_REQUEST], InMemoryEventStore(), {GroupPartition("loans", HALF.partition): HALF})
+    assert (look.head, look.outage, look.progress_outage) == (0, "ConnectionError: no answer", True)
 
 
 def test_a_defect_of_the_event_store_is_raised_although_partitions_run():
