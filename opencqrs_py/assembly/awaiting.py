@@ -25,7 +25,7 @@ from opencqrs_py.processing.reaching import WatchedGroup, reached
 _FIRST_LOOK_SECONDS = 0.05  # until the first check whether the wait may never end: most waits are over by then
 _POLL_SECONDS = 0.5  # between two such checks
 _SWAP_SECONDS = 10.0  # for which no process may run a group whose tables are swapped, or just were
-_REJOIN_SECONDS = 10.0  # for which no process may run it after an outage, or after its leases have ended by time
+_REJOIN_SECONDS = 10.0  # and a heartbeat, for which no process may run it after an outage or the end of its leases
 
 
 class SeenProgress(Protocol):
@@ -227,6 +227,7 @@ class Awaiting:
 
     def _look(self, settings: EffectiveGroup, tracker: ProgressTracker, position: int, grace: _Grace) -> list[str]:
         """Return why partitions have not reached the position, empty if all have; raise if one cannot reach it."""
+        rejoin = _REJOIN_SECONDS + settings.life_cycle.lease.heartbeat
         self.check()
         try:
             look = self.overview.look([settings], self.source, self.running())
@@ -237,14 +238,14 @@ class Awaiting:
             if not (tracker.is_outage(error) or self.source.is_outage(error)):
                 raise
             if tracker.is_outage(error):  # an outage of the event store alone ends no leases
-                grace.extend(self.now() + _REJOIN_SECONDS)
+                grace.extend(self.now() + rejoin)
             return [f"the database is unavailable: {error}"]
         if look.progress_outage:
-            grace.extend(self.now() + _REJOIN_SECONDS)
+            grace.extend(self.now() + rejoin)
         behind = [each for each in standings if each.status is None or each.status.position < position]
         for each in behind:
             if each.lapsed is not None:
-                grace.extend(self.now() + _REJOIN_SECONDS - each.lapsed)
+                grace.extend(self.now() + rejoin - each.lapsed)
             why = _unseen(each, tracker) or obstacle(each)
             if why is not None:
                 may_be_taken = each.wanted and is_unowned(each) and not each.is_beyond

@@ -17,7 +17,7 @@ from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTrac
 from opencqrs_py.assembly.awaiting import Awaiting, Watched
 from opencqrs_py.assembly.health import Standing
 from opencqrs_py.assembly.overview import Snapshot
-from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config import EffectiveGroup, LeaseSettings, LifeCycleSettings
 from opencqrs_py.errors import AssemblyError, NotReachedError, WaitTimedOutError
 from opencqrs_py.model import Event, layout
 from opencqrs_py.model.progress import FailureRecord, PartitionStatus, ProcessorState
@@ -25,6 +25,7 @@ from opencqrs_py.testing import FakeClock
 
 SECONDS = 30  # longest wait for another thread
 BOOKS = EffectiveGroup("books")
+SLOW = EffectiveGroup("books", life_cycle=LifeCycleSettings(lease=LeaseSettings(duration=30.0, heartbeat=15.0)))
 (WHOLE,) = layout(1)
 
 
@@ -274,13 +275,14 @@ def test_an_outage_does_not_end_the_wait(world: World) -> None:
         world.awaiting.wait([BOOKS], 9, 1)
 
 
+@pytest.mark.parametrize(("group", "seconds"), [(BOOKS, 13), (SLOW, 25)], ids=["by default", "a slow heartbeat"])
 @pytest.mark.parametrize(
     ("error", "outage"),
     [(OutageError("no answer"), ""), (None, "no answer")],
     ids=["seen from outside", "seen by a process that runs other groups"],
 )
 def test_after_an_outage_the_wait_gives_a_process_time_to_join_again(
-    world: World, error: Exception | None, outage: str
+    world: World, error: Exception | None, outage: str, group: EffectiveGroup, seconds: int
 ) -> None:
     def lose() -> None:
         world.at(3, ProcessorState.UNOWNED)
@@ -290,13 +292,13 @@ def test_after_an_outage_the_wait_gives_a_process_time_to_join_again(
     def find_again() -> None:
         world.error, world.outage = None, ""
 
-    world.changes = [lose, find_again, *[lambda: None] * 17, lambda: world.at(9)]  # one before each poll
-    world.awaiting.wait([BOOKS], 9, 60)
+    world.changes = [lose, find_again, *[lambda: None] * (2 * seconds - 3), lambda: world.at(9)]  # one per poll
+    world.awaiting.wait([group], 9, 60)
     world.at(3)
     world.waits, world.changes = [], [lose, find_again]
     with pytest.raises(NotReachedError, match="the process that ran it has ended"):
-        world.awaiting.wait([BOOKS], 9, 60)
-    assert sum(world.waits) == pytest.approx(10, abs=0.6)
+        world.awaiting.wait([group], 9, 60)
+    assert sum(world.waits) == pytest.approx(seconds, abs=0.6)
 
 
 def test_the_wait_for_a_group_without_a_process_ends_while_only_the_event_store_fails(world: World) -> None:
@@ -323,12 +325,12 @@ def test_after_an_outage_of_the_event_store_alone_the_wait_gives_no_process_time
 
 
 @pytest.mark.parametrize(
-    ("lapsed", "seconds"),
-    [(0.0, 10), (7.0, 3), (10.0, 0), (3600.0, 0)],
-    ids=["just now", "lately", "before", "long ago"],
+    ("group", "lapsed", "seconds"),
+    [(BOOKS, 0.0, 13), (BOOKS, 7.0, 6), (BOOKS, 13.0, 0), (BOOKS, 3600.0, 0), (SLOW, 0.0, 25)],
+    ids=["just now", "lately", "before", "long ago", "a slow heartbeat"],
 )
 def test_a_lease_that_has_just_ended_by_time_does_not_end_the_wait_at_once(
-    world: World, lapsed: float, seconds: float
+    world: World, group: EffectiveGroup, lapsed: float, seconds: float
 ) -> None:
     began = world.clock.monotonic()
     world.at(3, ProcessorState.UNOWNED)
@@ -339,7 +341,7 @@ def test_a_lease_that_has_just_ended_by_time_does_not_end_the_wait_at_once(
 
     world.look = look  # type: ignore[method-assign]
     with pytest.raises(NotReachedError, match="its lease has ended: its process has ended, or cannot reach"):
-        world.awaiting.wait([BOOKS], 9, 60)
+        world.awaiting.wait([group], 9, 60)
     assert sum(world.waits) == pytest.approx(seconds + 0.05, abs=0.5)
 
 
