@@ -16,6 +16,7 @@ from support.relay import relayed
 from support.sqlite import rows_of
 
 from opencqrs_py import Application
+from opencqrs_py.assembly import awaiting
 from opencqrs_py.assembly.awaiting import Awaiting
 from opencqrs_py.assembly.overview import Overview
 from opencqrs_py.errors import NotReachedError
@@ -145,6 +146,7 @@ def test_a_wait_survives_an_outage_in_which_the_leases_of_its_process_end(tmp_pa
             raise
 
     monkeypatch.setattr(Awaiting, "_look", noted_look)
+    monkeypatch.setattr(awaiting, "_REJOIN_SECONDS", 120.0)
     lease = {f"event-handling.standard.life-cycle.lease.{key}": f"{ms}ms" for key, ms in LEASE.items()}
 
     def made(url: str) -> Application:
