@@ -55,13 +55,18 @@ class ClockDifference:
     def noted(self, known: datetime, before: datetime, after: datetime) -> float | None:
         """Return how many seconds this process's clock is ahead, negative if it is slow; ``None`` if nothing is new.
 
+        A difference is new if it is the first, has more than doubled, or has changed its direction: that of a clock
+        that has stopped, or runs at another rate, changes at each query.
+
         Args:
             known: The time by the database's clock.
             before: The time before the query, by this process's clock.
             after: The time after it.
         """
-        ahead = max(0.0, before.timestamp() - known.timestamp()) or min(0.0, after.timestamp() - known.timestamp())
-        if abs(ahead - self._noted) <= _CLOCK_TOLERANCE:
+        least, most = before.timestamp() - known.timestamp(), after.timestamp() - known.timestamp()
+        ahead = min(max(self._noted, least), most)  # if the answer was slow, the noted difference may still be right
+        differs = abs(ahead) > _CLOCK_TOLERANCE
+        if abs(ahead - self._noted) <= max(_CLOCK_TOLERANCE, abs(self._noted) if differs else 0.0):
             return None
         self._noted = ahead
-        return ahead if abs(ahead) > _CLOCK_TOLERANCE else None
+        return ahead if differs else None

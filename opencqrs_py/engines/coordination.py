@@ -258,7 +258,7 @@ class Coordinator:
         return None
 
     def _compare_clocks(self, known: datetime, before: datetime | None, after: datetime | None) -> None:
-        """Warn if this process's clock differs from the store's, and again when that has changed."""
+        """Warn if this process's clock differs from the store's, and again when that has changed enough."""
         if before is None or after is None:
             return
         ahead = self._differences.noted(known, before, after)

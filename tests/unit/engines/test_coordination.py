@@ -204,15 +204,30 @@ def test_a_node_whose_clock_differs_from_the_database_s_warns_once(world, caplog
     assert all(depends in each and each.endswith("; synchronize the clocks") for each in warnings(caplog))
 
 
-def test_a_node_warns_of_its_clock_again_when_the_difference_has_changed(world, caplog):
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        pytest.param(
+            (15, 9, 15, 24, 60, 55, 0, 5, 30), ["15 s ahead of", "1 min 0 s ahead of", "30 s ahead of"], id="set"
+        ),
+        pytest.param((60, 30, 60, 120, 121), ["1 min 0 s ahead of", "2 min 1 s ahead of"], id="doubled"),
+        pytest.param((60, -11, 60), ["1 min 0 s ahead of", "11 s behind", "1 min 0 s ahead of"], id="other direction"),
+        pytest.param(
+            range(0, -400, -3),
+            [f"{each} behind" for each in ("12 s", "27 s", "57 s", "1 min 57 s", "3 min 57 s")],
+            id="a clock that has stopped",
+        ),
+    ],
+)
+def test_a_node_warns_of_its_clock_again_when_the_difference_has_changed_enough(world, caplog, differences, said):
     clock = FakeClock()
     node = world.node("a", clock=clock)
     node.join()
-    for seconds in (15, 9, 15, 24, 60, 55, 0, 5, 30):
+    for seconds in differences:
         world.store.known = clock.now() - timedelta(seconds=seconds)
         node.beat()
-    said = [each.removeprefix("the clock of node a is ").partition(" ahead")[0] for each in warnings(caplog)]
-    assert said == ["15 s", "1 min 0 s", "30 s"]
+    texts = [each.removeprefix("the clock of node a is ").partition(" that of")[0] for each in warnings(caplog)]
+    assert texts == said
 
 
 @pytest.mark.parametrize("clock", [None, BrokenClock(), ZonelessClock()], ids=["none", "broken", "without a zone"])
@@ -229,6 +244,17 @@ def test_a_slow_answer_is_no_difference_of_clocks(world, caplog):
     world.store.known, world.store.answer = clock.now() + timedelta(seconds=20), lambda: clock.advance(40)
     world.node("a", clock=clock).join()
     assert warnings(caplog) == []
+
+
+def test_a_slow_answer_is_no_change_of_a_difference(world, caplog):
+    clock = FakeClock()
+    node = world.node("a", clock=clock)
+    node.join()
+    for took in (0, 12, 0):
+        world.store.known = clock.now() + timedelta(seconds=took - 15)
+        world.store.answer = lambda took=took: clock.advance(took)
+        node.beat()
+    assert len(warnings(caplog)) == 1
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
