@@ -214,7 +214,7 @@ class Jobs:
         waits: Iterator[float] | None = None
         while True:
             try:
-                found = self._covering(run)
+                found = self.find(run)
             except Exception as error:
                 if not self._known.store.is_outage(error):
                     raise
@@ -224,22 +224,19 @@ class Jobs:
                     waits = OUTAGE_BACK_OFF.waits()
                 pause = next(waits)
             else:
+                waits = None
+                if found.into and not found.is_open:
+                    run = found.into  # which covers it
+                    continue
                 if not found.is_open:
                     return found
-                state, pause, waits = f"it is {found.status.value}", _POLL_SECONDS, None
+                state, pause = f"it is {found.status.value}", _POLL_SECONDS
             left = until - time.monotonic()
             if left <= 0:
                 what = f"run {run} has not ended within {timeout:g} s: {state}"
                 fix = f"it is not cancelled: opencqrs jobs show {shlex.quote(run)} shows how it ends"
                 raise WaitTimedOutError("OCQ-664", what, fix=fix)
             time.sleep(min(pause, left))
-
-    def _covering(self, run: str) -> JobRun:
-        """Return a run, or the one into which it was merged."""
-        found = self.find(run)
-        while found.into and not found.is_open:
-            found = self.find(found.into)
-        return found
 
     def find(self, run: str) -> JobRun:
         """Return a run.

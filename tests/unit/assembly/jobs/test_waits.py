@@ -20,6 +20,7 @@ QUEUED = JobRun("r", "report", Trigger.MANUAL, datetime(2026, 1, 5, tzinfo=UTC))
 RUNNING, DONE = replace(QUEUED, status=RunStatus.RUNNING), replace(QUEUED, status=RunStatus.SUCCEEDED)
 MERGED = replace(QUEUED, status=RunStatus.COALESCED, into="s")
 LOST = ConnectionError("connection lost")
+UNAVAILABLE = "the database is unavailable: ConnectionError: connection lost"
 
 
 class Seen(InMemoryJobStore):
@@ -52,37 +53,44 @@ def jobs(*answers: JobRun | Exception | None) -> Jobs:
 
 
 @pytest.mark.parametrize(
-    ("answers", "seconds", "warnings"),
+    ("answers", "seconds", "runs"),
     [
-        ([DONE], 0, 0),
-        ([QUEUED, RUNNING, DONE], 0.2, 0),
-        ([LOST, DONE], 0.5, 1),
-        ([RUNNING, LOST, LOST, LOST, DONE], 0.1 + 0.5 + 1 + 2, 1),
-        ([LOST, RUNNING, LOST, DONE], 0.5 + 0.1 + 0.5, 2),
-        ([MERGED, LOST, DONE], 0.5, 1),
+        ([DONE], 0, ""),
+        ([QUEUED, RUNNING, DONE], 0.2, ""),
+        ([LOST, DONE], 0.5, "r"),
+        ([RUNNING, LOST, LOST, LOST, DONE], 0.1 + 0.5 + 1 + 2, "r"),
+        ([LOST, RUNNING, LOST, DONE], 0.5 + 0.1 + 0.5, "rr"),
+        ([MERGED, LOST, DONE], 0.5, "s"),
+        ([LOST, MERGED, LOST, DONE], 0.5 + 0.5, "rs"),
+        ([MERGED, RUNNING, DONE], 0.1, ""),
     ],
-    ids=["ended", "ends", "lost at first", "lost for long", "lost twice", "lost after it was merged"],
+    ids=["ended", "ends", "at first", "for long", "twice", "after it was merged", "before and after", "merged"],
 )
-def test_a_wait_for_a_run_continues_through_outages(clock, caplog, answers, seconds, warnings) -> None:
+def test_a_wait_for_a_run_continues_through_outages(clock, caplog, answers, seconds, runs) -> None:
     began = clock.monotonic()
     assert jobs(*answers).wait("r") is DONE
     assert clock.monotonic() - began == pytest.approx(seconds)
-    text = "the wait for run r continues; the database is unavailable: ConnectionError: connection lost"
-    assert caplog.messages == [text] * warnings
+    text = f"continues; {UNAVAILABLE}"
+    assert caplog.messages == [f"the wait for run {run} {text}" for run in runs]
 
 
 @pytest.mark.parametrize(
-    ("answer", "state"),
-    [(RUNNING, "it is running"), (LOST, "the database is unavailable: ConnectionError: connection lost")],
-    ids=["running", "unavailable"],
+    ("answers", "run", "state"),
+    [
+        ([RUNNING], "r", "it is running"),
+        ([LOST], "r", UNAVAILABLE),
+        ([MERGED, replace(RUNNING, id="s")], "s", "it is running"),
+        ([MERGED, LOST], "s", UNAVAILABLE),
+    ],
+    ids=["running", "unavailable", "merged into one that is running", "unavailable after it was merged"],
 )
-def test_a_wait_that_times_out_names_the_run_and_how_to_look_at_it(clock, answer, state) -> None:
+def test_a_wait_that_times_out_names_the_run_that_has_to_end_and_how_to_look_at_it(clock, answers, run, state) -> None:
     began = clock.monotonic()
     with pytest.raises(WaitTimedOutError) as raised:
-        jobs(answer).wait("r", 5)
+        jobs(*answers).wait("r", 5)
     assert clock.monotonic() - began == pytest.approx(5)
-    assert (raised.value.code, raised.value.what) == ("OCQ-664", f"run r has not ended within 5 s: {state}")
-    assert raised.value.fix == "it is not cancelled: opencqrs jobs show r shows how it ends"
+    assert (raised.value.code, raised.value.what) == ("OCQ-664", f"run {run} has not ended within 5 s: {state}")
+    assert raised.value.fix == f"it is not cancelled: opencqrs jobs show {run} shows how it ends"
 
 
 @pytest.mark.parametrize(("answer", "error"), [(PermissionError("no"), PermissionError), (None, JobError)])
