@@ -109,7 +109,7 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
         ended = application.run_job(name, ids or None, timeout)
     else:
         asked = jobs.request(name, ids or None)
-        if not jobs.runners(name):
+        if jobs.has_no_runner(name):
             text = (
                 f"no process runs jobs now: the run begins when one does (opencqrs run{options.typed}), or use --here"
             )

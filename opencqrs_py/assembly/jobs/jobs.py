@@ -327,6 +327,15 @@ class Jobs:
         job = self._named(name).name
         return sorted(node.name for node in self._known.view().alive.values() if job in node.jobs)
 
+    def has_no_runner(self, name: str) -> bool:
+        """Return whether no living process runs a job; ``False`` while the database is unavailable."""
+        try:
+            return not self.runners(name)
+        except Exception as error:
+            if not self._known.store.is_outage(error):
+                raise
+            return False
+
     def _wake(self) -> None:
         runner = self._known.runner()
         if runner is not None:
