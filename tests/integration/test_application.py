@@ -373,7 +373,7 @@ def test_an_interrupted_run_reports_skips_and_failures(failing, make_module, tmp
 
     def interrupt(processors: Processors) -> None:
         at = {p.group: (p.cursor.position, p.failure is not None) for p in processors.partitions()}
-        if at == wanted and (processors.jobs is None or processors.jobs.failed):
+        if at == wanted and (processors.jobs is None or processors.jobs.runs.failed):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Processors, "check", interrupt)
