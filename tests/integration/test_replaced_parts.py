@@ -625,10 +625,13 @@ def test_a_job_with_a_connection_is_refused_if_only_its_groups_tracker_has_anoth
 ) -> None:
     folder = write(READ_MODEL, IN_LIBRARY + COUNTING, **{"event-store.url": "sqlite:///events.db"})
     what = r"OCQ-520.*event store's, sqlite:///.*events\.db, and that of provider tracker .*'seen', sqlite:///.*library"
-    with pytest.raises(AssemblyError, match=rf"(?s){what}.*fix: +set database\.url"):
+    fix = r"fix: +set database\.url to sqlite:///.*events\.db for jobs.*; another .*handle all events again"
+    with pytest.raises(AssemblyError, match=rf"(?s){what}.*{fix}") as caught:
         Application.from_project(folder).start()
     assert refused_by(folder) == {"OCQ-520"}
-    assert refused_by(folder, "database.url=sqlite:///events.db") == set()
+    suggested = caught.value.fix.split()[3]
+    assert suggested == f"sqlite:///{folder}/events.db"  # with any other, groups without own trackers begin again
+    assert refused_by(folder, f"database.url={suggested}") == set()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ _LEFT = (
     "[job %s] %s not ended, and neither the code here nor a process has this job. If it was renamed, change the column "
     "job of its rows in opencqrs_jobs and opencqrs_job_runs; if it was removed: opencqrs jobs cancel %s"
 )
+_SAME_DATABASE = (
+    "set database.url to {} for jobs that write there; another database would also become that of the progress of "
+    "groups without their own tracker, which then handle all events again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ class JobAssembly:
                 f"a connection is asked for, and there are 2 databases: the event store's, {ours.label}, and that of "
                 f"{choice.choice} for the progress of group '{name}', {tracker.database.label}"
             )
-            raise AssemblyError("OCQ-520", what, place, "set database.url to the one that jobs write to")
+            raise AssemblyError("OCQ-520", what, place, _SAME_DATABASE.format(ours.label))
 
     def _control_view(self) -> ControlView:
         store = self.container.control_store()
