@@ -615,9 +615,9 @@ def test_start_functions_write_where_the_groups_own_tracker_has_its_handlers_wri
     assert seen_in(folder / "library.db") == ["1", "2", "3"]
 
 
-def refused_by(folder: Path, *overrides: str) -> set[str]:
+def refused_by(folder: Path, *overrides: str) -> list[str]:
     conditions = Application.from_project(folder, overrides=overrides).conditions()
-    return {each.error.code for each in conditions if each.error}
+    return [each.error.code for each in conditions if each.error]
 
 
 def test_a_job_with_a_connection_is_refused_if_only_its_groups_tracker_has_another_database(
@@ -628,10 +628,43 @@ def test_a_job_with_a_connection_is_refused_if_only_its_groups_tracker_has_anoth
     fix = r"fix: +set database\.url to sqlite:///.*events\.db for jobs.*; another .*handle all events again"
     with pytest.raises(AssemblyError, match=rf"(?s){what}.*{fix}") as caught:
         Application.from_project(folder).start()
-    assert refused_by(folder) == {"OCQ-520"}
+    assert refused_by(folder) == ["OCQ-520"]
     suggested = caught.value.fix.split()[3]
     assert suggested == f"sqlite:///{folder}/events.db"  # with any other, groups without own trackers begin again
-    assert refused_by(folder, f"database.url={suggested}") == set()
+    assert refused_by(folder, f"database.url={suggested}") == []
+
+
+WITHOUT_CONNECTION = """
+from opencqrs_py import Event, event_handling, job, on_start
+from sqlalchemy import Connection, text
+
+
+@on_start("seen")
+def begin() -> None: ...
+
+
+@event_handling("seen", types=["*"])
+def see(event: Event) -> None: ...
+"""
+ONLY_AT_START = WITHOUT_CONNECTION.replace("begin()", "begin(connection: Connection)")
+ONLY_HANDLER = WITHOUT_CONNECTION.replace("see(event: Event)", "see(event: Event, connection: Connection)")
+WRONG_HANDLER = WITHOUT_CONNECTION.replace("see(event: Event)", "see(event: Event, second: Event, unknown: 1)")
+
+
+@pytest.mark.parametrize(
+    ("handlers", "code"),
+    [
+        (WITHOUT_CONNECTION, []),
+        (ONLY_AT_START, ["OCQ-520"]),
+        (ONLY_HANDLER, ["OCQ-520"]),
+        (WRONG_HANDLER, ["OCQ-201"]),  # once, for the group
+    ],
+)
+def test_only_groups_that_write_to_their_trackers_database_keep_a_job_from_its_own(
+    write: Callable[..., Path], handlers: str, code: list[str]
+) -> None:
+    folder = write(READ_MODEL, handlers + COUNTING, **{"event-store.url": "sqlite:///events.db"})
+    assert refused_by(folder) == code
 
 
 @pytest.mark.parametrize(

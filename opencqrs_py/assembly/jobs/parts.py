@@ -23,10 +23,12 @@ from opencqrs_py.config import Configuration
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.engines.job_parts import JobParts, MakeAttempt, RunObserver
 from opencqrs_py.engines.job_runner import JobRunner
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.jobs.binding import BoundJob
+from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.naming import canonical, counted
-from opencqrs_py.processing.signatures import Signature
+from opencqrs_py.processing.roles import ON_START
+from opencqrs_py.processing.signatures import Signature, read_signature
 
 if TYPE_CHECKING:
     from opencqrs_py.engines.spark.session import Sessions
@@ -132,7 +134,7 @@ class JobAssembly:
 
         Raises:
             AssemblyError: OCQ-524 or OCQ-525 as ``check_transaction``; OCQ-520, if no setting names the database and a
-                group has its progress in another one.
+                group writes to another one, that of its own tracker.
         """
         choice = self.container.database_choice()
         check_transaction(signature, place, there=choice.decision.choice != "none", url=choice.url)
@@ -146,11 +148,24 @@ class JobAssembly:
             tracker = group.tracker() if choice.provider and not choice.error else None
             if ours is None or not isinstance(tracker, SqlProgressTracker) or tracker.database.may_be(ours):
                 continue
+            if not self._asks_for_transaction(name, group):
+                continue
             what = (
                 f"a connection is asked for, and there are 2 databases: the event store's, {ours.label}, and that of "
                 f"{choice.choice} for the progress of group '{name}', {tracker.database.label}"
             )
             raise AssemblyError("OCQ-520", what, place, _SAME_DATABASE.format(ours.label))
+
+    def _asks_for_transaction(self, name: str, group: GroupContainer) -> bool:
+        """Return whether a handler or ``@on_start`` function of a group does; not if they cannot be bound at all."""
+        found = self.blueprint.discover()
+        starts = found.functions_of(Declaration.ON_START, name)
+        try:
+            signatures = [each.signature for each in group.handlers()]
+            signatures += [read_signature(each.call, each.place, found.injector, ON_START) for each in starts]
+        except ExplainedError:  # which is reported for the group
+            return False
+        return any(each.transactional for each in signatures)
 
     def _control_view(self) -> ControlView:
         store = self.container.control_store()
