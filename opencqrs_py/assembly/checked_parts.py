@@ -32,6 +32,7 @@ from opencqrs_py.processing.ports import (
 )
 
 _PACKAGE = __name__.partition(".")[0] + "."
+_REFUSED = "OCQ-354"
 _OPTIONAL = (
     EventStore,
     ClosableSource,
@@ -121,12 +122,17 @@ class _CheckedSource(EventSource):
 
     @override
     def is_outage(self, error: BaseException) -> bool:
-        return self._source.is_outage(error)
+        return not _is_refusal(error) and self._source.is_outage(error)
 
     def _refused(self, call: str, result: str) -> EventStoreError:
         fix = "correct the store, and test it with EventSourceContract of opencqrs_py.testing.contracts"
         what = f"{call} of the event store {self._name} returned {result}"
-        return EventStoreError("OCQ-354", what, self._place, fix)
+        return EventStoreError(_REFUSED, what, self._place, fix)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Return whether an error is that of a wrong result, which the store must not declare an outage."""
+    return isinstance(error, EventStoreError) and error.code == _REFUSED
 
 
 def _is_position(value: Any) -> bool:

@@ -169,12 +169,15 @@ WRONG_STORES = {
     "no-positions": "Slice(part.after, part.upto, [event._replace(position=0) for event in part.events])",
     "twice": "Slice(part.after, part.upto, [event for event in part.events for _ in range(2)])",
     "descending": "Slice(part.after, part.upto, [*part.events][::-1])",
+    "no-slice-as-outage": "None\n\n    def is_outage(self, error):\n        return True",
 }
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("wrong", WRONG_STORES)
-@pytest.mark.release(engine="spark", wrong=("no-slice", "twice", "descending"))  # checked as on threads
+@pytest.mark.release(
+    engine="spark", wrong=("no-slice", "twice", "descending", "no-slice-as-outage")
+)  # checked as on threads
 def test_an_event_store_that_returns_wrong_events_fails_the_partition_before_they_are_handled(
     write: Callable[..., Path], engine: str, wrong: str
 ) -> None:

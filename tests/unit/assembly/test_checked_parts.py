@@ -101,6 +101,22 @@ def test_a_head_that_is_not_a_position_is_refused(result):
     assert (caught.value.code, caught.value.what, caught.value.where) == ("OCQ-354", says, "mine://x")
 
 
+class Broad(Returning):
+    """Takes every error for an outage."""
+
+    def is_outage(self, error):
+        return True
+
+
+def test_a_wrong_result_is_no_outage_whatever_the_store_says():
+    store = checked_source(Broad(None), "here")
+    with pytest.raises(EventStoreError) as caught:
+        store.head()
+    assert not store.is_outage(caught.value)
+    assert store.is_outage(EventStoreError("OCQ-304", "unavailable"))
+    assert store.is_outage(OSError())
+
+
 class Able(InMemoryEventStore):
     """Has all that is optional, as methods and as attributes."""
 
