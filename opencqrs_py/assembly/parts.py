@@ -106,10 +106,12 @@ def check_transaction(signature: Signature, place: str, *, there: bool, url: str
         fix = "set database.url, or register a provider of a sqlalchemy.Engine"
         raise AssemblyError("OCQ-524", "a connection or session is asked for, but there is no database", place, fix)
     kind = url.partition(":")[0].partition("+")[0]
-    dialect = dialect_named(kind)
     for argument in signature.arguments:
+        if argument.kind is not Kind.DRIVER or not kind:
+            continue
         driver = getattr(get_origin(argument.annotation) or argument.annotation, "__module__", "").partition(".")[0]
-        if argument.kind is Kind.DRIVER and dialect is not None and driver != dialect.driver_package:
+        dialect = dialect_named(kind)
+        if dialect is not None and driver != dialect.driver_package:
             what = f"'{argument.name}' asks for a connection of {driver}, but the database is {kind}"
             fix = "ask for sqlalchemy.Connection, or for the connection of the database's own driver"
             raise AssemblyError("OCQ-525", what, place, fix)

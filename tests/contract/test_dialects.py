@@ -7,8 +7,10 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -78,6 +80,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (packages / "fourth_database.py").write_text(MODULE)
     monkeypatch.syspath_prepend(packages)
     monkeypatch.setattr(dialect, "_known", dict(dialect._known))
+    monkeypatch.setattr(dialect, "_entries", lru_cache(dialect._entries.__wrapped__))
     monkeypatch.delitem(sys.modules, "fourth_database", raising=False)
 
 
@@ -107,6 +110,13 @@ class TestTrackerOnAnotherDatabase(ProgressTrackerContract):
     @pytest.fixture
     def read_model(self, written: ReadModel) -> ReadModel:
         return written
+
+
+def test_packages_are_searched_once_for_an_unknown_kind_of_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Mock(return_value=())
+    monkeypatch.setattr(dialect, "entry_points", search)
+    assert [dialect.dialect_named("never-installed") for _ in range(3)] == [None, None, None]
+    search.assert_called_once()
 
 
 def test_settings_can_name_another_database(url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -12,6 +13,7 @@ from psycopg.rows import TupleRow
 from sqlalchemy import Connection
 
 from opencqrs_py import Event
+from opencqrs_py.assembly import parts
 from opencqrs_py.assembly.parts import check_transaction
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.processing.binding import NothingProvided
@@ -59,6 +61,17 @@ def test_a_connection_of_another_driver_is_refused_at_the_start(
         check(call, url=url)
     what = f"'connection' asks for a connection of {driver}, but the database is {kind}"
     assert (caught.value.code, caught.value.what, caught.value.where) == ("OCQ-525", what, "here")
+
+
+@pytest.mark.parametrize(
+    ("call", "url"),
+    [(without_connection, "sqlite:///a.db"), (any_connection, "shelf://a"), (sqlite_connection, "")],
+)
+def test_the_dialect_is_looked_up_only_for_a_connection_of_a_driver(
+    call: Callable[..., Any], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "dialect_named", Mock(side_effect=AssertionError))
+    check(call, url=url)
 
 
 @pytest.mark.parametrize("call", [any_connection, sqlite_connection])

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from decimal import Decimal
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -653,9 +654,15 @@ def dialect_named(name: str) -> Dialect | None:
     Raises:
         EventStoreError: OCQ-531, if the dialect of another package cannot be used.
     """
-    if name not in _known and (entries := tuple(entry_points(group=ENTRY_POINTS, name=name))):
+    if name not in _known and (entries := _entries(name)):
         _known[name] = _of_package(entries)
     return _known.get(name)
+
+
+@lru_cache
+def _entries(name: str) -> tuple[EntryPoint, ...]:
+    """Return what other packages have registered for a name. Searching them reads files of every package."""
+    return tuple(entry_points(group=ENTRY_POINTS, name=name))
 
 
 def dialect_of_connection(connection: Connection) -> Dialect | None:
