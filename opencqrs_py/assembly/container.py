@@ -99,7 +99,7 @@ class GroupContainer(containers.DeclarativeContainer):
     waiting = providers.ThreadSafeSingleton(decide_back_off, settings, discovered.provided.injector)
     back_off = providers.ThreadSafeSingleton(back_off_for, settings, waiting, discovered.provided.injector)
     handlers = providers.ThreadSafeSingleton(
-        bound_handlers, discovered, settings, database_choice, tracking, rebuilding
+        bound_handlers, discovered, settings, database_choice, tracking, tracker.provider, rebuilding
     )
     dispatcher = providers.ThreadSafeSingleton(
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing

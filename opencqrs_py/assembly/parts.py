@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import get_origin
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
@@ -26,7 +27,7 @@ from opencqrs_py.assembly.replacements import CLOCK, EVENT_STORE, LOCKS, TRACKER
 from opencqrs_py.assembly.setting_conflicts import unfit_for_frames
 from opencqrs_py.config import EffectiveGroup, Tracking
 from opencqrs_py.control.ports import ControlStore
-from opencqrs_py.errors import AssemblyError, RebuildError
+from opencqrs_py.errors import AssemblyError, ExplainedError, RebuildError
 from opencqrs_py.model.declarations import Declaration
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.binding import BoundHandler, bind, of_reset
@@ -94,10 +95,11 @@ def transactions_beside(tracker: ProgressTracker, otherwise: Transactions) -> Tr
     return DatabaseTransactions(tracker.database) if isinstance(tracker, SqlProgressTracker) else otherwise
 
 
-def check_transaction(signature: Signature, place: str, *, there: bool, url: str = "") -> None:
+def check_transaction(signature: Signature, place: str, *, there: bool, url: Callable[[], str]) -> None:
     """Refuse a function that asks for the transaction when there is none, or for the connection of another driver.
 
-    Messages name the function by its place. The URL is the database's; empty when a provider makes its engine.
+    Messages name the function by its place. ``url`` returns that of the database, empty when a provider makes its
+    engine; it is called only for a connection of a driver.
 
     Raises:
         AssemblyError: OCQ-524 or OCQ-525.
@@ -105,12 +107,10 @@ def check_transaction(signature: Signature, place: str, *, there: bool, url: str
     if signature.transactional and not there:
         fix = "set database.url, or register a provider of a sqlalchemy.Engine"
         raise AssemblyError("OCQ-524", "a connection or session is asked for, but there is no database", place, fix)
-    kind = url.partition(":")[0].partition("+")[0]
     for argument in signature.arguments:
-        if argument.kind is not Kind.DRIVER or not kind:
-            continue
+        kind = url().partition(":")[0].partition("+")[0] if argument.kind is Kind.DRIVER else ""
+        dialect = dialect_named(kind) if kind else None
         driver = getattr(get_origin(argument.annotation) or argument.annotation, "__module__", "").partition(".")[0]
-        dialect = dialect_named(kind)
         if dialect is not None and driver != dialect.driver_package:
             what = f"'{argument.name}' asks for a connection of {driver}, but the database is {kind}"
             fix = "ask for sqlalchemy.Connection, or for the connection of the database's own driver"
@@ -186,21 +186,34 @@ def registration_for(controller: Decision, injector: ContainerInjector) -> Contr
     return registration
 
 
+def url_of_handlers(database: DatabaseChoice, tracking: Decision, tracker: Callable[[], ProgressTracker]) -> str:
+    """Return the URL of the database that a group's handlers write to, perhaps masked; empty if it is not known."""
+    if not tracking.provider:
+        return database.url
+    try:
+        own = tracker()
+    except ExplainedError:  # which is reported for the tracker
+        return ""
+    return str(own.database.url) if isinstance(own, SqlProgressTracker) else ""
+
+
 def bound_handlers(
     discovered: Discovered,
     settings: EffectiveGroup,
     database: DatabaseChoice,
     tracking: Decision,
+    tracker: Callable[[], ProgressTracker],
     rebuilding: bool = False,  # noqa: FBT001, FBT002 a provider gives it
 ) -> list[BoundHandler]:
     """Return the handlers of a group; in a rebuild those that write in its transaction."""
     has_transactions = bool(database.decision.choice != "none" or tracking.provider)
+    url = partial(url_of_handlers, database, tracking, tracker)
     bound = []
     for handler in discovered.of_group(settings.name):
         bound.append(bind(handler, discovered.injector))
         if bound[-1].signature.in_frames:
             raise_together(unfit_for_frames(settings, handler.place))
-        check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
+        check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=url)
     if not rebuilding:
         return bound
     participants = [each for each in bound if each.handler.participant is not None]

@@ -160,9 +160,9 @@ def of_postgresql(connection: psycopg.Connection) -> None: ...
 
 def test_a_dialect_decides_which_driver_connection_handlers_may_take(url: str) -> None:
     own, other = (read_signature(call, "here", NothingProvided()) for call in (of_sqlite, of_postgresql))
-    check_transaction(own, "here", there=True, url=url)
+    check_transaction(own, "here", there=True, url=lambda: url)
     with pytest.raises(AssemblyError, match=r"OCQ-525.* of psycopg, but the database is fourth"):
-        check_transaction(other, "here", there=True, url=url)
+        check_transaction(other, "here", there=True, url=lambda: url)
 
 
 @pytest.mark.parametrize("taken", [Connection, Session])

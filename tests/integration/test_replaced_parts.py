@@ -670,6 +670,39 @@ def test_only_groups_that_write_to_their_trackers_database_keep_a_job_from_its_o
     assert refused_by(folder) == code
 
 
+OF_A_DRIVER = """
+import sqlite3
+
+import psycopg
+from opencqrs_py import Event, event_handling
+
+
+@event_handling("seen", types=["*"])
+def see(event: Event, connection: DRIVER) -> None: ...
+"""
+OF_ANOTHER_KIND = READ_MODEL.replace("(SqlProgressTracker, library)", "(MyTracker)").replace(
+    "\n\nclass Parts", "from opencqrs_py.adapters.memory import InMemoryProgressTracker as MyTracker\n\n\nclass Parts"
+)
+BROKEN_TRACKER = READ_MODEL.replace("(SqlProgressTracker, library)", "(SqlProgressTracker, library, unknown=1)")
+
+
+@pytest.mark.parametrize(
+    ("parts", "driver", "code"),
+    [
+        (READ_MODEL, "sqlite3.Connection", []),
+        (READ_MODEL, "psycopg.Connection", ["OCQ-525"]),
+        (OF_ANOTHER_KIND, "sqlite3.Connection", []),  # its database is not known
+        (BROKEN_TRACKER, "sqlite3.Connection", ["OCQ-217"]),  # once, for the tracker
+    ],
+)
+def test_a_driver_is_compared_with_the_database_of_the_groups_own_tracker(
+    write: Callable[..., Path], parts: str, driver: str, code: list[str]
+) -> None:
+    handlers = OF_A_DRIVER.replace("DRIVER", driver)
+    folder = write(parts, handlers, **{"event-store.url": "postgresql://localhost:1/events"})
+    assert refused_by(folder) == code
+
+
 @pytest.mark.parametrize(
     "settings",
     [

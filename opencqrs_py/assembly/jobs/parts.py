@@ -137,7 +137,7 @@ class JobAssembly:
                 group writes to another one, that of its own tracker.
         """
         choice = self.container.database_choice()
-        check_transaction(signature, place, there=choice.decision.choice != "none", url=choice.url)
+        check_transaction(signature, place, there=choice.decision.choice != "none", url=lambda: choice.url)
         if signature.transactional and choice.url and not choice.decision.setting:
             self._require_one_database(place)
 

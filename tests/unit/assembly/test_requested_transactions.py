@@ -28,7 +28,7 @@ def postgresql_connection_with_rows(raw: Event, connection: psycopg.Connection[T
 
 
 def check(call: Callable[..., Any], *, there: bool = True, url: str = "") -> None:
-    check_transaction(read_signature(call, "here", NothingProvided()), "here", there=there, url=url)
+    check_transaction(read_signature(call, "here", NothingProvided()), "here", there=there, url=lambda: url)
 
 
 @pytest.mark.parametrize(
