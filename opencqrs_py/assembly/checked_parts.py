@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from inspect import getattr_static
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from typing_extensions import get_protocol_members, override
@@ -51,7 +53,7 @@ _OPTIONAL_NAMES = frozenset[str]().union(*map(get_protocol_members, _OPTIONAL)) 
 
 def checked_source(source: EventSource, place: str) -> EventSource:
     """Return an event store that refuses wrong results of ``source``: itself if its reads are this package's."""
-    return source if _is_ours(source, "head", "read") else _CheckedSource(source, place)
+    return source if _is_ours(source, "head", "read") else _checked_class(source)(source, place)
 
 
 def checked_clock(clock: Clock, place: str) -> Clock:
@@ -81,9 +83,6 @@ class _CheckedSource(EventSource):
         self._source = source
         self._name = type(source).__qualname__
         self._place = place
-        for name in _OPTIONAL_NAMES:  # as attributes, where ``isinstance`` finds them
-            if hasattr(source, name):
-                setattr(self, name, getattr(source, name))
 
     def __getattr__(self, name: str) -> Any:
         if name == "_source":  # not set yet
@@ -128,6 +127,16 @@ class _CheckedSource(EventSource):
         fix = "correct the store, and test it with EventSourceContract of opencqrs_py.testing.contracts"
         what = f"{call} of the event store {self._name} returned {result}"
         return EventStoreError(_REFUSED, what, self._place, fix)
+
+
+def _checked_class(source: EventSource) -> type[_CheckedSource]:
+    """Return the class that checks a store, with properties for all that the store has of what is optional.
+
+    There ``isinstance`` finds them. Their values are always the store's own, which may know them only once it connects.
+    """
+    names = [name for name in _OPTIONAL_NAMES if getattr_static(source, name, None) is not None]
+    own = {name: property(attrgetter(f"_source.{name}")) for name in names}
+    return type(_CheckedSource.__name__, (_CheckedSource,), own)
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -185,6 +185,30 @@ def test_a_checked_store_can_do_nothing_that_the_store_cannot():
         _ = store.append
 
 
+class Connecting(Returning):
+    """Knows whether it gives ids once it has connected."""
+
+    connected = None
+    close = None
+
+    @property
+    def gives_ids(self):
+        if self.connected is None:
+            raise ConnectionError
+        return self.connected
+
+
+def test_attributes_of_a_store_are_read_when_they_are_used():
+    store = Connecting(0)
+    checked = checked_source(store, "here")
+    getattr_static(checked, "gives_ids")
+    with pytest.raises(ConnectionError):
+        _ = checked.gives_ids
+    for store.connected in (False, True):
+        assert gives_ids(checked) is store.connected
+    assert not isinstance(checked, ClosableSource)
+
+
 class Named(InMemoryEventStore):
     """Reads as this package does."""
 
