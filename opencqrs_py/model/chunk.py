@@ -103,6 +103,11 @@ class Chunk(Sequence[Event]):
         rows: Sequence[Any] = self._rows
         return iter(rows) if self._whole is None else map(partial(_Glimpse.of, self._whole), rows)
 
+    @property
+    def in_rows(self) -> bool:
+        """Whether each event is made from a row, when it is used."""
+        return self._whole is not None
+
     def position(self, index: int) -> int:
         """Return the position of the event at an index."""
         position: int = self._rows[index][0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from inspect import getattr_static
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,6 +32,10 @@ ALL = Selection()
 
 def at(*positions):
     return [Event(position, f"e{position}", "urn:s", "/x", "t", None, None, None, None) for position in positions]
+
+
+def rows(*positions):
+    return Chunk([(position, "t", "{}") for position in positions], lambda position: at(position)[0])
 
 
 class Returning(InMemoryEventStore):
@@ -75,6 +80,10 @@ def read(result, upto=None):
         (Slice(5, 9, at(9, 8)), "an event at position 8, which is not after 9"),
         (Slice(5, 9, at(6, 10)), "an event at position 10 in a slice that ends at 9"),
         (Slice(5, 9, Chunk(at(7, 6))), "an event at position 6, which is not after 7"),
+        (Slice(5, 9, Chunk([None])), "None instead of an event"),
+        (Slice(5, 9, rows(7, 6)), "an event at position 6, which is not after 7"),
+        (Slice(5, 9, rows(6, 10)), "an event at position 10 in a slice that ends at 9"),
+        (Slice(5, 9, rows("6")), "an event at '6', which is not a position"),
     ],
 )
 def test_a_slice_that_is_not_what_was_asked_for_is_refused_with_the_store_and_the_position(result, says):
@@ -87,10 +96,17 @@ def test_a_slice_that_is_not_what_was_asked_for_is_refused_with_the_store_and_th
 
 
 @pytest.mark.parametrize("upto", [None, 3, 9, 20])  # at 3, the reader is beyond its bound, and stays where it is
-@pytest.mark.parametrize("events", [(), at(6), at(6, 9), tuple(at(6, 8)), Chunk(at(7, 9))])
+@pytest.mark.parametrize("events", [(), at(6), at(6, 9), tuple(at(6, 8)), Chunk(at(7, 9)), rows(7, 9)])
 def test_a_correct_slice_is_returned_as_it_is(events, upto):
     result = Slice(5, 5) if upto == 3 else Slice(5, 9, events)
     assert read(result, upto) is result
+
+
+def test_no_event_is_made_of_a_row_to_check_it(monkeypatch):
+    result = Slice(5, 9, rows(7, 9))
+    monkeypatch.setattr(Chunk, "__iter__", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(Chunk, "__getitem__", Mock(side_effect=AssertionError))
+    assert read(result) is result
 
 
 @pytest.mark.parametrize("result", [None, "7", -1, 7.0, True])
