@@ -18,6 +18,7 @@ from opencqrs_py.assembly.blueprint import (
     modules_of,
     refuse_in_import,
 )
+from opencqrs_py.assembly.checked_parts import unchecked
 from opencqrs_py.assembly.conditions import Decision, ignored_variables
 from opencqrs_py.assembly.databases import NewDatabases, database_rule, missing_database, missing_files, take_new_tables
 from opencqrs_py.assembly.decisions import below, decisions, discovery_decisions
@@ -210,7 +211,12 @@ class Application:
 
     @property
     def event_store(self) -> Any:
-        """The event store."""
+        """The event store: the object of the project or package, if it is one of these."""
+        return unchecked(self.checked_event_store)
+
+    @property
+    def checked_event_store(self) -> Any:
+        """The event store as groups use it: wrong results of one of a project or package raise OCQ-354."""
         self._life.resources.renew()
         return self.container.event_store()
 
@@ -359,13 +365,13 @@ class Application:
     def _require_event_store(self) -> None:
         """Raise once what is wrong with the event store. Outages and unforeseen errors are left to the partitions."""
         try:
-            store = self.event_store
+            store = self.checked_event_store
             if isinstance(store, CountedSource):
                 store.check()
             else:
                 store.head()
         except Exception as error:
-            if isinstance(error, ExplainedError) and not self.event_store.is_outage(error):
+            if isinstance(error, ExplainedError) and not self.checked_event_store.is_outage(error):
                 raise
 
     def _made_serving(self) -> Serving | None:
@@ -375,7 +381,7 @@ class Application:
         from opencqrs_py.assembly.serving import Served, Serving  # noqa: PLC0415 only if it is wanted
 
         jobs = (lambda: self.jobs) if self.blueprint.discover().jobs else None
-        served = Served(lambda: self._life.processors, self._overview, lambda: self.event_store, jobs)
+        served = Served(lambda: self._life.processors, self._overview, lambda: self.checked_event_store, jobs)
         return Serving(self.configuration, served)
 
     def _mention_others(self, chosen: Sequence[EffectiveGroup]) -> None:
@@ -471,7 +477,7 @@ class Application:
         """
         overview = self._overview(groups)
         chosen = groups_named(groups, overview.groups) if groups else overview.groups
-        source = self.event_store
+        source = self.checked_event_store
         processors = self._life.running
         own = processors.load() if processors is not None else None
         look = overview.look(chosen, source, self._running(), own=own)
@@ -496,7 +502,7 @@ class Application:
         overview = self._overview(groups)
         chosen = groups_named(groups, overview.groups) if groups else overview.groups
         try:
-            source = self.event_store
+            source = self.checked_event_store
             look = overview.look(chosen, source, self._running())
             health = overview.health(chosen, look, source, HealthRule(said.max_lag, said.stalled_after))
             return health if groups or health.unavailable else replace(health, jobs=self.job_health())
@@ -563,7 +569,7 @@ class Application:
         if not names:
             raise ValueError("name a group to wait for")
         overview = self._overview(names)
-        awaiting = Awaiting(overview, self.event_store, self._watched, self._running, self._check)
+        awaiting = Awaiting(overview, self.checked_event_store, self._watched, self._running, self._check)
         groups, target = groups_named(names, overview.groups), awaiting.target(position, source)
         awaiting.wait(groups, target, timeout, newest=0 if isinstance(position, int) else target)
         return target
@@ -596,7 +602,7 @@ class Application:
     @property
     def inbox(self) -> InboxControl:
         """What shows and changes the events that wait in inboxes, whichever process runs their groups."""
-        return self._overview().inbox(lambda: self.event_store)
+        return self._overview().inbox(lambda: self.checked_event_store)
 
     @property
     def jobs(self) -> Jobs:

@@ -57,6 +57,11 @@ def checked_source(source: EventSource, place: str) -> EventSource:
     return source if _is_ours(source, "head", "read") else _checked_class(source)(source, place)
 
 
+def unchecked(source: Any) -> Any:
+    """Return the event store behind one that ``checked_source`` has returned."""
+    return source.checked if isinstance(source, _CheckedSource) else source
+
+
 def checked_clock(clock: Clock, place: str) -> Clock:
     """Return a clock that refuses wrong results of ``clock``, and whose times are in UTC: itself if it is ours.
 
@@ -78,51 +83,55 @@ def _is_ours(part: object, *methods: str) -> bool:
 
 
 class _CheckedSource(EventSource):
-    """An event store whose reads are checked. All else, such as what optional protocols ask for, is the store's own."""
+    """An event store whose reads are checked. All else, such as what optional protocols ask for, is the store's own.
+
+    Attributes:
+        checked: The store.
+    """
 
     def __init__(self, source: EventSource, place: str) -> None:
-        self._source = source
+        self.checked = source
         self._name = type(source).__qualname__
         self._place = place
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_source":  # not set yet
+        if name == "checked":  # not set yet
             raise AttributeError(name)
-        return getattr(self._source, name)
+        return getattr(self.checked, name)
 
     @override
     def head(self) -> int:
-        head = self._source.head()
+        head = self.checked.head()
         if not _is_position(head):
             raise self._refused("head()", f"{head!r} instead of a position")
         return head
 
     @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        part = self._source.read(after, limit, selection, upto)
+        part = self.checked.read(after, limit, selection, upto)
         if (wrong := _wrong_in(part, after, upto)) is not None:
             raise self._refused(f"read(after={after}, limit={limit}, upto={upto})", wrong)
         return part
 
     @override
     def position_before(self, moment: datetime) -> int:
-        return self._source.position_before(moment)
+        return self.checked.position_before(moment)
 
     @override
     def watched(self) -> AbstractContextManager[Watch]:
-        return self._source.watched()
+        return self.checked.watched()
 
     @override
     def fingerprint(self, position: int, event: Event | None = None) -> str:
-        return self._source.fingerprint(position, event)
+        return self.checked.fingerprint(position, event)
 
     @override
     def verify(self, position: int, fingerprint: str) -> None:
-        self._source.verify(position, fingerprint)
+        self.checked.verify(position, fingerprint)
 
     @override
     def is_outage(self, error: BaseException) -> bool:
-        return not _is_refusal(error) and self._source.is_outage(error)
+        return not _is_refusal(error) and self.checked.is_outage(error)
 
     def _refused(self, call: str, result: str) -> EventStoreError:
         fix = "correct the store, and test it with EventSourceContract of opencqrs_py.testing.contracts"
@@ -136,7 +145,7 @@ def _checked_class(source: EventSource) -> type[_CheckedSource]:
     There ``isinstance`` finds them. Their values are always the store's own, which may know them only once it connects.
     """
     names = [name for name in _OPTIONAL_NAMES if getattr_static(source, name, None) is not None]
-    own = {name: property(attrgetter(f"_source.{name}")) for name in names}
+    own = {name: property(attrgetter(f"checked.{name}")) for name in names}
     return type(_CheckedSource.__name__, (_CheckedSource,), own)
 
 

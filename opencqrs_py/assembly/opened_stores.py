@@ -8,6 +8,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from opencqrs_py.assembly.checked_parts import unchecked
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.ports import ClosableSource, EventSource
 
@@ -86,7 +87,8 @@ class OpenedStores:
             try:
                 source.close()
             except Exception as error:  # of another package: it must not keep the rest from being closed
-                _log.error("the event store %s could not be closed: %s", type(source).__name__, one_line(error))
+                name = type(unchecked(source)).__name__
+                _log.error("the event store %s could not be closed: %s", name, one_line(error))
 
     def disconnect_after(self, threads: Sequence[Thread]) -> None:
         """Close, once some threads have ended, what they still use or have opened again meanwhile."""

@@ -90,7 +90,7 @@ def _settings(options: ProjectOptions) -> str:
 
 def _event_store(options: ProjectOptions) -> str:
     application = options.application()
-    store = application.event_store
+    store = application.checked_event_store
     count = store.count() if isinstance(store, CountingSource) else store.head()
     return f"{application.container.event_store_choice().choice}: {counted(count, 'event')}"
 

@@ -158,6 +158,17 @@ class Closing(SqlEventStore):
 def open_closing(url: str, api_token: str) -> SqlEventStore:
     return Closing(Database("sqlite:///" + url.removeprefix("closing://")))
 
+class Reading(Closing):
+    failing = False
+
+    def read(self, *arguments):
+        if self.failing:
+            raise OSError("shelf is locked")
+        return super().read(*arguments)
+
+def open_reading(url: str, api_token: str) -> SqlEventStore:
+    return Reading(Database("sqlite:///" + url.removeprefix("reading://")))
+
 class Headless(Closing):
     def head(self):
         return None
@@ -365,18 +376,38 @@ def test_a_stop_closes_the_event_store_and_the_next_use_opens_it_again(
         assert held(tmp_path) == before
 
 
-def test_a_stop_closes_the_event_store_of_a_package_and_continues_if_that_fails(
-    handlers: ModuleType, make: Make, install: Callable[..., None], databases_closed: None, tmp_path: Path, caplog: Any
+def test_the_event_store_of_an_application_is_the_object_of_the_package(
+    handlers: ModuleType, make: Make, install: Callable[..., None], databases_closed: None, tmp_path: Path
 ) -> None:
-    install("shelf", closing="open_closing")
+    install("shelf", reading="open_reading")
+    application = make({"event-store.url": f"reading://{tmp_path}/shelf.db", "database.url": "sqlite://"}, handlers)
+    store = application.event_store
+    assert type(store).__name__ == "Reading"
+    assert application.event_store is store
+    store.failing = True
+    with pytest.raises(OSError, match="shelf is locked"):
+        application.checked_event_store.read(0, 1, Selection())
+
+
+@pytest.mark.parametrize("scheme", ["closing", "reading"])  # the second one is checked
+def test_a_stop_closes_the_event_store_of_a_package_and_continues_if_that_fails(
+    scheme: str,
+    handlers: ModuleType,
+    make: Make,
+    install: Callable[..., None],
+    databases_closed: None,
+    tmp_path: Path,
+    caplog: Any,
+) -> None:
+    install("shelf", **{scheme: f"open_{scheme}"})
     SqlEventStore(Database(f"sqlite:///{tmp_path}/shelf.db")).append(events())
-    store = {"event-store.url": f"closing://{tmp_path}/shelf.db", "event-store.api-token": TOKEN}
+    store = {"event-store.url": f"{scheme}://{tmp_path}/shelf.db", "event-store.api-token": TOKEN}
     thread = {"event-handling.standard.processing.engine": "thread", "database.url": "sqlite:///sums.db"}
     application = make({**store, **thread}, handlers)
     for number in (1, 2):
         assert not application.run(until_caught_up=True).failed
         assert application.event_store.closed == number
-    assert caplog.text.count("the event store Closing could not be closed: OSError: busy") == 2
+    assert caplog.text.count(f"the event store {scheme.title()} could not be closed: OSError: busy") == 2
     assert rows_of(tmp_path / "sums.db", "SELECT count(*) FROM sums") == [(200,)]
 
 
@@ -461,7 +492,8 @@ def test_wrong_results_of_a_registered_event_store_are_refused_with_its_masked_u
 ) -> None:
     install("shelf", headless="open_headless")
     application = make({"event-store.url": "headless://ada:secret@shelf", "database.url": "sqlite:///x.db"}, handlers)
-    for use in (application.run, application.event_store.head, lambda: application.event_store.read(0, 1, Selection())):
+    store = application.checked_event_store
+    for use in (application.run, store.head, lambda: store.read(0, 1, Selection())):
         with pytest.raises(EventStoreError, match=r"OCQ-354.*of the event store Headless returned None") as caught:
             use()
         assert caught.value.where == "headless://ada:***@shelf"

@@ -858,7 +858,7 @@ def test_a_position_is_the_events_own_whatever_its_extensions_say(tmp_path, even
 def files(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "log"
     folder.mkdir()
-    monkeypatch.setattr(Application, "event_store", property(lambda _: FileEventSource(folder)))
+    monkeypatch.setattr(Application, "checked_event_store", property(lambda _: FileEventSource(folder)))
     monkeypatch.setattr(Application, "missing_files", lambda _: {})
     write_lines(folder / "1.ndjson", [event(n) for n in range(3)])
     return folder
@@ -908,7 +908,7 @@ def test_an_export_through_a_link_does_not_become_part_of_its_own_log(tmp_path, 
 
 def test_an_export_does_not_replace_the_file_it_reads(events, files, monkeypatch) -> None:
     log = files / "1.ndjson"
-    monkeypatch.setattr(Application, "event_store", property(lambda _: FileEventSource(log)))
+    monkeypatch.setattr(Application, "checked_event_store", property(lambda _: FileEventSource(log)))
     refused = events("export", str(log), "--overwrite", "--type", "u")
     assert refused.code == 2
     assert f"{log} would replace it; write to another folder" in refused.err

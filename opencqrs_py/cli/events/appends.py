@@ -39,7 +39,7 @@ def writable_store(application: Application) -> Iterator[EventStore]:
     Raises:
         EventStoreError: OCQ-343, if it can only be read.
     """
-    store, missing = application.event_store, application.missing_files().get("event-store.url")
+    store, missing = application.checked_event_store, application.missing_files().get("event-store.url")
     if not isinstance(store, EventStore):
         fix = (
             "set event-store.url to a SQL database, without event-store.mapping; to add to a folder of files, put a "

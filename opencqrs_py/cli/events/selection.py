@@ -52,7 +52,7 @@ def source_of(application: Application, *, must_exist: bool = False) -> EventSou
         if must_exist:
             raise click.UsageError(clean(text))
         print_line(f"{text}; it is created now, and is empty", "yellow")
-    source: EventSource = application.event_store
+    source: EventSource = application.checked_event_store
     return source
 
 
