@@ -47,7 +47,7 @@ def call_at_once(calls: Sequence[Callable[[], None]]) -> None:
 
     A slow source has fewer rounds.
     """
-    until, is_over = monotonic() + ENOUGH, Flag()
+    until, is_over, has_failed = monotonic() + ENOUGH, Flag(), Flag()
 
     def look() -> None:
         if monotonic() > until:
@@ -63,14 +63,28 @@ def call_at_once(calls: Sequence[Callable[[], None]]) -> None:
                     return
                 calls[(number + thread) % len(calls)]()
         except BrokenBarrierError:
-            return  # another thread has failed
+            if not has_failed.is_set():  # else that of the other thread is raised
+                raise AssertionError(f"a call took longer than {SECONDS} s") from None
         except BaseException:
+            has_failed.set()
             start.abort()
             raise
 
     with switched_often():
         for running in [begun(run, thread) for thread in range(THREADS)]:
             returned(running, 2 * SECONDS, "calls of several threads at once do not return")
+
+
+def whole_log(source: EventSource) -> list[Event]:
+    """Return all events; a page may have fewer than were asked for."""
+    found: list[Event] = []
+    position, head = 0, source.head()
+    while position < head:
+        part = source.read(position, COUNT, Selection())
+        assert part.upto > position, "a read before the head of the log does not advance"
+        found += part.events
+        position = part.upto
+    return found
 
 
 def check_read(source: EventSource, whole: Sequence[Event], after: int, selection: Selection, upto: int | None) -> None:
@@ -97,7 +111,7 @@ class ConcurrentReadsContract:
             each._replace(subject=f"/{kind}/1", type=kind)
             for each, kind in zip(numbered(*range(COUNT)), cycle(("even", "odd")), strict=False)
         )
-        whole = source.read(0, COUNT, Selection()).events
+        whole = whole_log(source)
         starts, bounds = [0, *(whole[n - 1].position for n in STARTS)], [None, whole[BOUND - 1].position]
         fingerprints = {each.position: source.fingerprint(each.position) for each in whole[:: COUNT // 3]}
         reads = [

@@ -7,6 +7,8 @@ import sys
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from pkgutil import iter_modules
+from threading import Event as Flag
+from unittest.mock import Mock
 
 import pytest
 from _pytest.outcomes import Failed
@@ -14,6 +16,7 @@ from _pytest.outcomes import Failed
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.testing import FakeClock, contracts
 from opencqrs_py.testing.contracts import (
+    concurrent_reads,
     engine_assignment,
     engine_project,
     event_source,
@@ -471,6 +474,32 @@ def test_a_source_that_several_threads_cannot_share_fails(failing, mistake):
     assert names == {test}
     assert "a call returns what another thread has asked for" in shown
     assert sys.getswitchinterval() == interval
+
+
+PAGES_OF_FIVE = """
+    def read(self, after, limit, selection, upto=None):
+        return super().read(after, min(limit, 5), selection, upto)
+"""
+
+
+def test_a_source_that_several_threads_can_share_may_return_small_pages(failing):
+    only = "test_several_threads_read_different_parts_of_the_log_at_once"
+    assert failing(sources(PAGES_OF_FIVE), only) == (set(), "")
+
+
+def test_a_call_that_takes_too_long_beside_other_threads_fails(monkeypatch):
+    monkeypatch.setattr(concurrent_reads, "SECONDS", 0.05)
+    ended = Flag()
+    calls = [*[lambda: None] * (concurrent_reads.THREADS - 1), ended.wait]
+    with pytest.raises(AssertionError, match=r"a call took longer than 0\.05 s"):
+        concurrent_reads.call_at_once(calls)
+    ended.set()
+
+
+def test_of_calls_on_several_threads_the_error_of_a_thread_is_raised():
+    calls = [*[lambda: None] * (concurrent_reads.THREADS - 1), Mock(side_effect=OSError("wrong"))]
+    with pytest.raises(OSError, match="wrong"):
+        concurrent_reads.call_at_once(calls)
 
 
 def test_a_source_that_gives_its_events_as_lists_passes(failing):
