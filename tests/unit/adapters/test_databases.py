@@ -319,6 +319,14 @@ def test_an_in_memory_database_survives_in_a_fork() -> None:
         ("postgresql://host/a", "postgresql://host/b", False),
         ("mariadb://host:3306/a", "mysql://host:3306/a", True),
         ("mariadb://host:3306/a", "mysql://host:3307/a", False),
+        ("postgresql://Host.example/a", "postgresql://host.Example/a", True),
+        ("postgresql://localhost/a", "postgresql://127.0.0.1/a", True),
+        ("postgresql://LOCALHOST/a", "postgresql://[::1]:5432/a", True),
+        ("postgresql://localhost/a", "postgresql://host/a", False),
+        ("postgresql://host/a", "postgresql://host:5433/a", False),
+        ("postgresql:///a", "postgresql://host:5433/a", True),
+        ("mariadb://host/a", "mysql://host:3306/a", True),
+        ("mariadb://host/a", "mysql://host:3307/a", False),
     ],
 )
 def test_two_urls_may_name_one_database_if_nothing_in_them_differs(url: str, other: str, *, expected: bool) -> None:

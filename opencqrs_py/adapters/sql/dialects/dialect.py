@@ -61,6 +61,8 @@ Row = tuple[Any, ...]
 Values = tuple[str | int, ...]
 Code = int | str
 
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
 
 class Dialect(ABC):
     """One kind of database: the statements and behaviour that differ from the others. It has no state.
@@ -81,6 +83,7 @@ class Dialect(ABC):
 
     remote: ClassVar[bool] = True  # whether it is a server, whose connections can be cut
     in_files: ClassVar[bool] = False  # whether its URLs name files as SQLite's do: scheme:///path
+    default_port: ClassVar[int | None] = None  # of a server, if a URL names a host without one
     connect_seconds: ClassVar[int] = 10  # for a server to authenticate a user
 
     def driver_url(self, url: URL) -> URL:
@@ -89,8 +92,15 @@ class Dialect(ABC):
 
     def may_be_same(self, url: URL, other: URL) -> bool:
         """Return whether two URLs may name the same database: what one of them leaves out can be as in the other."""
-        pairs = ((url.host, other.host), (url.port, other.port), (url.database, other.database))
+        pairs = (
+            (_host_of(url), _host_of(other)),
+            (self._port_of(url), self._port_of(other)),
+            (url.database, other.database),
+        )
         return all(one == another for one, another in pairs if one and another)
+
+    def _port_of(self, url: URL) -> int | None:
+        return url.port or (self.default_port if url.host else None)
 
     def read_only_url(self, url: URL) -> URL:
         """Return the URL that opens a file read-only; on a server, the same URL."""
@@ -624,6 +634,12 @@ class Dialect(ABC):
         """Return the error for a wait for a lock that timed out."""
         what = f"{who} has been writing for more than {self.patience:g} seconds"
         return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end it")
+
+
+def _host_of(url: URL) -> str:
+    """Return the host of a URL for comparisons: in lower case, with one name for this machine."""
+    host = (url.host or "").lower()
+    return "localhost" if host in _THIS_MACHINE else host
 
 
 DIALECT = "opencqrs_dialect"  # among the options of an engine of our own

@@ -149,6 +149,7 @@ class MariaDbDialect(Dialect):
     aliases = ("mysql",)
     driver = "mysql+pymysql"
     driver_package = "pymysql"
+    default_port = 3306
     extra = "mariadb"
     row_settings = ("cursorclass",)
     now_ms = wall_ms = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"

@@ -154,6 +154,7 @@ class PostgresqlDialect(Dialect):
     name = "postgresql"
     driver = "postgresql+psycopg"
     driver_package = "psycopg"
+    default_port = 5432
     extra = "postgresql"
     find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
     other_tables = (
