@@ -18,7 +18,7 @@ from support.sqlite import rows_of
 
 from opencqrs_py import Application, Event, Observer
 from opencqrs_py.cli.main import main
-from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError, ProjectCodeError
+from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError, ProjectCodeError, RebuildError
 
 PARTS = """
 import os
@@ -668,6 +668,18 @@ def test_only_groups_that_write_to_their_trackers_database_keep_a_job_from_its_o
 ) -> None:
     folder = write(READ_MODEL, handlers + COUNTING, **{"event-store.url": "sqlite:///events.db"})
     assert refused_by(folder) == code
+
+
+def test_a_rebuild_of_a_group_with_its_own_tracker_is_refused_with_both_databases(write: Callable[..., Path]) -> None:
+    folder = write(READ_MODEL, IN_LIBRARY, **{"event-store.url": "sqlite:///events.db"})
+    with with_events(Application.from_project(folder)) as application, pytest.raises(RebuildError) as caught:
+        application.rebuilds.plan("seen")
+    own, ours = f"sqlite:///{folder}/library.db", f"sqlite:///{folder}/events.db"
+    said = f"it has its own progress tracker, on {own}, and a rebuild needs that of the application, on {ours}"
+    assert (caught.value.code, caught.value.what) == ("OCQ-630", f"group 'seen' cannot be rebuilt: {said}")
+    assert (
+        "opencqrs groups reset seen --to tail; or remove its tracker and set database.url to " + own in caught.value.fix
+    )
 
 
 OF_A_DRIVER = """

@@ -120,6 +120,18 @@ def _reached(
     filled.reach.reached(live, accept_unhandled=accept_unhandled)
 
 
+def _own_tracker(group: str, own: str, ours: str) -> RebuildError:
+    what = (
+        f"group '{group}' cannot be rebuilt: it has its own progress tracker, on {own}, and a rebuild needs that of "
+        f"the application, on {ours}"
+    )
+    fix = (
+        f"handle its events again in the live tables: opencqrs groups reset {group} --to tail; or remove its tracker "
+        f"and set database.url to {own}, which is then also that of the progress of groups without their own tracker"
+    )
+    return RebuildError("OCQ-630", what, f"group {group}", fix)
+
+
 def _explaining(method: Callable[Concatenate[Rebuilds, P], T]) -> Callable[Concatenate[Rebuilds, P], T]:
     """Have a method explain that the database of the tables became unavailable, or what of it is missing.
 
@@ -371,7 +383,9 @@ class Rebuilds:
         database, choice = self._container.database(), self._container.database_choice()
         tracker = self._parts[name].tracker()
         where = f"group {name}"
-        if database is None or not isinstance(tracker, SqlProgressTracker) or tracker.database is not database:
+        if database is not None and isinstance(tracker, SqlProgressTracker) and tracker.database is not database:
+            raise _own_tracker(name, tracker.database.label, database.label)
+        if database is None or not isinstance(tracker, SqlProgressTracker):
             what = f"group '{name}' cannot be rebuilt: its progress is not in the database of its tables"
             raise RebuildError("OCQ-630", what, where, "keep progress in SQL: progress.tracking: sql")
         if choice.ref:
