@@ -21,7 +21,7 @@ from opencqrs_py.processing.inbox.parking import PartitionInbox, with_entry
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import EventSource, SavingTracker, SavingUnit
 
-SIZE = 50  # events; a savepoint for that many costs little, and so does handling that many again
+SIZE = 100  # events; a savepoint for that many costs little, and so does handling that many again
 
 
 class NotUndoneError(Exception):

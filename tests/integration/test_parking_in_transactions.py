@@ -248,7 +248,7 @@ def test_events_parked_in_one_chunk_take_no_separate_transactions(
     for name in ("unit", "unit_in_parts"):
         _count(monkeypatch, name, counts)
     at = [CHUNK, CHUNK + 1, CHUNK + SIZE - 1, CHUNK + SIZE, CHUNK + 2 * SIZE + 7, 2 * CHUNK - 1]
-    types = log(3 * CHUNK, {7: "at_once", **dict.fromkeys(at, "after_writing")})
+    types = log(5 * CHUNK // 2, {7: "at_once", **dict.fromkeys(at, "after_writing")})  # which are one page
     world.check(world.run(types))
     first = world.types.index("at_once")
     assert counts["unit_in_parts"] == 3  # from the first failure on
