@@ -122,6 +122,7 @@ def test_of_a_hanging_list_only_the_event_that_hangs_alone_is_skipped(project, e
     assert [skip["event_id"] for skip in skips] == ["7"]
 
 
+@pytest.mark.release  # unit/engines/spark/test_turns.py
 def test_the_work_of_a_task_before_a_hanging_call_is_counted_and_logged(project, hangs, request):
     """The event at position 2 is parked in the task in which the call for position 8 hangs."""
     project.environment.update(request.getfixturevalue("java"))

@@ -149,6 +149,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.release  # integration/test_layout_changes.py
 def test_no_event_is_handled_twice_or_lost_while_the_partitions_change(world: World) -> None:
     world.start()
     world.start()

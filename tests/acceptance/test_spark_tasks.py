@@ -51,6 +51,7 @@ def wait(event: Event, connection: Connection) -> None:
 """
 
 
+@pytest.mark.release  # unit/engines/spark/test_engine.py; test_many_rows_of_data_frames.py kills one, too
 def test_a_crashed_worker_costs_a_task_and_no_event(project, java):
     project.write("handlers.py", KILLING_HANDLERS)
     project.write_events(EVENTS)

@@ -148,6 +148,7 @@ def test_the_number_of_concurrent_tasks_is_read_from_spark(spark: SparkSession) 
     assert slots_of(spark.sparkContext) == 2
 
 
+@pytest.mark.release  # what is done with the counts: unit/engines/spark/test_slots.py
 def test_the_tasks_that_spark_runs_are_counted_by_group_and_those_that_wait_are_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -252,6 +252,7 @@ def test_files_can_be_read_as_a_log(spark, log, tmp_path):
     assert [len(batch) for batch in log.batches()] == [20, 10]
 
 
+@pytest.mark.release  # as tables and files
 def test_eventsourcingdb_can_be_read_as_a_log(spark, log):
     with EventSourcingDbStandIn(api_token="", names=False) as server:
         store = EventSourcingDbEventStore(server.url, "", source="urn:s")
@@ -620,6 +621,7 @@ def test_files_replaced_after_a_query_was_planned_are_refused(spark, export):
     assert numbers(other) == [7, 8, 9]
 
 
+@pytest.mark.release  # as the contract of the store
 def test_a_stream_refuses_files_replaced_while_it_runs_and_a_new_one_reads_them(log, export, tmp_path):
     log.url = export(1, 2, 3, 4)
     with pytest.raises(StreamingQueryException, match="OCQ-342"):

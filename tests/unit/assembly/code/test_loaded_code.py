@@ -115,6 +115,7 @@ def test_a_worker_that_starts_after_a_code_change_refuses_to_run(
     assert caught.value.where == str(file)
 
 
+@pytest.mark.release  # a worker of a group does so above
 def test_workers_of_groups_and_jobs_detect_changed_files(module: ModuleType, project: Path) -> None:
     group = recipe_of(module, project)
     reference = f"{module.__name__}:count"
