@@ -10,11 +10,11 @@ compared with the log. Then the handler stops failing, the parked events are ret
 read model of the replay without failures. With --check the exit code is 1 if an aim is missed.
 
 Measured on two idle cores, with a real log. All 561,470 events with threads: 0.97 on SQLite (31,676 of 32,672 events
-per second) and 0.92 on PostgreSQL (9,529 of 10,318). On Spark 0.90 on SQLite (31,393 of 34,863, best of two), but
-0.74 there and 0.87 on PostgreSQL in single replays: rates on Spark differ by 15 % from one replay to the next, so let
-it repeat them. 200,000 events on SQLite: 0.98 with threads, 0.97 and 1.10 on Spark. In processor time of the threads,
-parked sequences cost about 2 of 50 us per event on SQLite: savepoints, a check of each subject, and a check of the
-inbox once a second.
+per second) and 0.92 on PostgreSQL (9,529 of 10,318). On Spark, best of three, 0.90 on SQLite (32,660 of 36,206) and
+0.87 on PostgreSQL (17,096 of 19,627), which misses the aim; 0.81 and 0.85 before the partitions of a task waited for
+those behind them. Rates on Spark differ by 15 % from one replay to the next, so let it repeat them. In processor time
+of the threads, parked sequences cost about 2 of 50 us per event on SQLite: savepoints, a check of each subject, and a
+check of the inbox once a second.
 """
 
 from __future__ import annotations
