@@ -10,46 +10,17 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from typing_extensions import get_protocol_members, override
+from typing_extensions import override
 
 from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.exceptions import one_line
-from opencqrs_py.processing.finding import FindingSource
-from opencqrs_py.processing.ports import (
-    Clock,
-    ClosableSource,
-    CountedSource,
-    CountingSource,
-    EventSource,
-    EventStore,
-    HeldUpSource,
-    IdGivingStore,
-    LimitedSource,
-    PickingSource,
-    SharingSource,
-    UnfinishedSource,
-    Watch,
-)
+from opencqrs_py.processing.ports import Clock, EventSource, Watch
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _REFUSED = "OCQ-354"
-_OPTIONAL = (
-    EventStore,
-    ClosableSource,
-    CountedSource,
-    CountingSource,
-    FindingSource,
-    HeldUpSource,
-    IdGivingStore,
-    LimitedSource,
-    PickingSource,
-    SharingSource,
-    UnfinishedSource,
-)
-_OPTIONAL_NAMES = frozenset[str]().union(*map(get_protocol_members, _OPTIONAL)) - get_protocol_members(EventSource)
 
 
 def checked_source(source: EventSource, place: str) -> EventSource:
@@ -140,13 +111,16 @@ class _CheckedSource(EventSource):
 
 
 def _checked_class(source: EventSource) -> type[_CheckedSource]:
-    """Return the class that checks a store, with properties for all that the store has of what is optional.
+    """Return the class that checks a store, with a property for everything else that the store has.
 
-    There ``isinstance`` finds them. Their values are always the store's own, which may know them only once it connects.
+    There ``isinstance`` finds what optional protocols ask for, from Python 3.12 on without reading it. The values are
+    always the store's own, which may know them only once it connects.
     """
-    names = [name for name in _OPTIONAL_NAMES if getattr_static(source, name, None) is not None]
-    own = {name: property(attrgetter(f"checked.{name}")) for name in names}
-    return type(_CheckedSource.__name__, (_CheckedSource,), own)
+    others = {name for name in dir(source) if not name.startswith("_")} - {*dir(_CheckedSource), "checked"}
+    has = {
+        name: property(attrgetter(f"checked.{name}")) for name in others if getattr_static(source, name, 0) is not None
+    }
+    return type(_CheckedSource.__name__, (_CheckedSource,), has)
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -141,6 +141,7 @@ class Able(InMemoryEventStore):
         self.gives_ids = True
         self.selects = lambda share: share == "mine"
         self.name = "able"
+        self.checked = "a name that the wrapper has, too"
 
     def read(self, *arguments):
         return super().read(*arguments)
